@@ -1,0 +1,75 @@
+package fetch
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// Sentinels, to be tested with errors.Is.
+var (
+	// ErrUnavailable: no source delivered the file. The error is a
+	// *SourcesError with what each of them did.
+	ErrUnavailable = errors.New("the file could not be downloaded")
+	// ErrNoSpace: this machine has no room for the file.
+	ErrNoSpace = errors.New("no space left for the download cache")
+
+	// Why a source failed; found inside a *SourcesError.
+	ErrStatus   = errors.New("unexpected answer")    // HTTP status other than 200 or 206
+	ErrContent  = errors.New("not the file")         // another type, length or digest
+	ErrStalled  = errors.New("the transfer stalled") // no byte in time
+	ErrCut      = errors.New("the transfer was cut") // connection ended early
+	ErrRedirect = errors.New("the mirror redirects") // a loop, or to a bad address
+	ErrConnect  = errors.New("could not be reached") // DNS, TCP, TLS, proxy
+)
+
+// Attempt is what one source did.
+type Attempt struct {
+	Source string // its label
+	URL    string // without a password
+	Err    error
+}
+
+// SourcesError says for each source that was tried what was asked and what
+// came. It matches ErrUnavailable and each attempt's error.
+type SourcesError struct {
+	File     string
+	Bytes    int64 // 0 where unknown
+	Attempts []Attempt
+}
+
+// Error implements error: one paragraph, a line for each source, and what to do.
+func (e *SourcesError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "could not download %s", e.File)
+	if e.Bytes > 0 {
+		fmt.Fprintf(&b, " (%d bytes)", e.Bytes)
+	}
+	if len(e.Attempts) == 0 {
+		b.WriteString(": no source is set up")
+	}
+	for _, a := range e.Attempts {
+		fmt.Fprintf(&b, "\n  %s, %s: %v", a.Source, a.URL, a.Err)
+	}
+	b.WriteString("\ncheck the network and HTTPS_PROXY, or name a Debian mirror with --mirror or PYBOX_DEBIAN_MIRROR")
+	return b.String()
+}
+
+// Unwrap makes errors.Is find ErrUnavailable and every attempt's error.
+func (e *SourcesError) Unwrap() []error {
+	errs := []error{ErrUnavailable}
+	for _, a := range e.Attempts {
+		errs = append(errs, a.Err)
+	}
+	return errs
+}
+
+// diskError turns "no space" and "over quota" into ErrNoSpace with advice.
+func diskError(err error, dir string, need int64) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: %s needs %d more bytes; free some space there or set PYBOX_CACHE to a folder on another disk: %w",
+			ErrNoSpace, dir, need, err)
+	}
+	return fmt.Errorf("write the download cache: %w", err)
+}

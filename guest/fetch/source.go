@@ -1,0 +1,90 @@
+package fetch
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/pybox/pybox/guest/debian"
+)
+
+// snapshotBase is Debian's archive of everything that it ever published.
+const snapshotBase = "https://snapshot.debian.org/archive"
+
+// Source is a place that may have a file.
+type Source struct {
+	// Label says in a few words what it is, for progress and errors.
+	Label string
+	// bases maps an archive's name to the address that its paths are below.
+	bases map[string]string
+}
+
+// url is the address of a file, or "" where the source has not that archive.
+func (s Source) url(archive, path string) string {
+	base := s.bases[archive]
+	if base == "" {
+		return ""
+	}
+	u, err := url.Parse(base)
+	if err != nil {
+		return ""
+	}
+	return u.JoinPath(path).String()
+}
+
+// Mirror makes a source of the address of a Debian mirror: either the base of
+// one archive (its path ends in "/debian" or "/debian-security"; the other
+// archive is taken to be its sibling), or the folder above both.
+func Mirror(label, address string) (Source, error) {
+	u, err := url.Parse(strings.TrimRight(address, "/"))
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return Source{}, fmt.Errorf("mirror %q: want an http or https address such as http://HOST/debian", address)
+	}
+	parent := u
+	if archiveOf(u.Path) != "" {
+		parent = u.JoinPath("..")
+	}
+	s := Source{Label: label, bases: map[string]string{}}
+	for _, a := range []string{debian.ArchiveMain, debian.ArchiveSecurity} {
+		s.bases[a] = parent.JoinPath(a).String()
+	}
+	return s, nil
+}
+
+// AptSources makes sources of the bases that AptMirrors found. Addresses that
+// stand there come before those derived from a sibling, since a host may serve
+// only one of the archives.
+func AptSources(bases []string) []Source {
+	var listed, derived []Source
+	for _, base := range bases {
+		u, err := url.Parse(base)
+		if err != nil {
+			continue
+		}
+		own := archiveOf(u.Path)
+		full, err := Mirror("this machine's apt mirror", base)
+		if err != nil || own == "" {
+			continue
+		}
+		for archive, b := range full.bases {
+			s := Source{Label: full.Label, bases: map[string]string{archive: b}}
+			if archive == own {
+				listed = append(listed, s)
+			} else {
+				derived = append(derived, s)
+			}
+		}
+	}
+	return append(listed, derived...)
+}
+
+// Snapshot makes a source of the snapshot archive as it was at a time; the
+// service answers with the state at or before it.
+func Snapshot(at time.Time) Source {
+	t := at.UTC().Format("20060102T150405Z")
+	return Source{Label: "Debian's snapshot archive", bases: map[string]string{
+		debian.ArchiveMain:     snapshotBase + "/" + debian.ArchiveMain + "/" + t,
+		debian.ArchiveSecurity: snapshotBase + "/" + debian.ArchiveSecurity + "/" + t,
+	}}
+}
