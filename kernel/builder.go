@@ -1,0 +1,402 @@
+package kernel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/pybox/pybox/kernel/config"
+	"github.com/pybox/pybox/vm"
+)
+
+// Builder configures and builds kernels in a cache folder. Several builders,
+// also in several processes, may share the folder: the builds of one
+// architecture take turns.
+type Builder struct {
+	// Cache is the folder that holds everything, about 2.5 GB after a first
+	// build. It is made when missing.
+	Cache string
+	// Source is what to build.
+	Source Source
+	// Jobs bounds the processes that compile at a time; 0 means one per CPU.
+	Jobs int
+	// Clean builds without the objects of an earlier build, which are
+	// otherwise reused by make's own rules.
+	Clean bool
+	// Progress receives lines for a person; nil discards.
+	Progress io.Writer
+
+	make string // the program, "make" when empty
+}
+
+// Configured is a source tree's configuration with PyBox's requests.
+type Configured struct {
+	// Config is the complete configuration, File where it lies.
+	Config config.Config
+	File   string
+	// Version is what `uname -r` will say.
+	Version string
+}
+
+func (b *Builder) say(format string, a ...any) {
+	if b.Progress != nil {
+		fmt.Fprintf(b.Progress, "kernel: "+format+"\n", a...)
+	}
+}
+
+func (b *Builder) jobs() int {
+	if b.Jobs > 0 {
+		return b.Jobs
+	}
+	return runtime.NumCPU()
+}
+
+// Configure makes the configuration of an architecture without building it. It
+// fails with ErrUnhonoured, and a list, when a request is not honoured or names
+// a symbol that the source does not know.
+func (b *Builder) Configure(ctx context.Context, archName string) (Configured, error) {
+	w, err := b.open(ctx, archName)
+	if err != nil {
+		return Configured{}, err
+	}
+	defer w.close()
+	return w.configure(ctx)
+}
+
+// Build returns the kernel of an architecture, from the cache when it is there.
+func (b *Builder) Build(ctx context.Context, archName string) (Result, error) {
+	a, err := findArch(archName)
+	if err != nil {
+		return Result{}, err
+	}
+	requests, err := config.For(archName)
+	if err != nil {
+		return Result{}, err
+	}
+	tools, err := toolVersions(ctx, a)
+	if err != nil {
+		return Result{}, err
+	}
+	k := key(a, b.Source, requests, tools)
+	dir := filepath.Join(b.Cache, k)
+	if r, ok := b.cached(dir, k); ok {
+		return r, nil
+	}
+	w, err := b.open(ctx, archName)
+	if err != nil {
+		return Result{}, err
+	}
+	defer w.close()
+	// Another process may have built it while this one waited for the lock.
+	if r, ok := b.cached(dir, k); ok {
+		return r, nil
+	}
+	// What is left here is damaged, and the lock keeps others from storing now.
+	if err := os.RemoveAll(dir); err != nil {
+		return Result{}, fmt.Errorf("remove damaged kernel: %w", err)
+	}
+	meta := Meta{Schema: metaSchema, Key: k, Arch: archName, Tools: tools,
+		SourceVersion: b.Source.Version, SourceSHA256: b.Source.SHA256}
+	return w.build(ctx, dir, meta)
+}
+
+// cached looks for a finished kernel. One that is damaged counts as not there.
+func (b *Builder) cached(dir, k string) (Result, bool) {
+	r, err := openResult(dir, k)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		b.say("%v; it will be built again", err)
+	}
+	return r, err == nil
+}
+
+// Compare lists what our configuration lacks of the protective symbols that are
+// on by default. It measures against two configurations: the source's plain
+// defaults, and the defaults around our own requests, which open further
+// prompts. allow excuses losses (see config.AllowList).
+func (b *Builder) Compare(ctx context.Context, archName string, allow []config.Allowed) (config.Losses, error) {
+	w, err := b.open(ctx, archName)
+	if err != nil {
+		return config.Losses{}, err
+	}
+	defer w.close()
+	ours, err := w.configure(ctx)
+	if err != nil {
+		return config.Losses{}, err
+	}
+	var defaults []config.Config
+	for _, with := range []string{"", w.requestsFile()} {
+		c, err := w.defaults(ctx, with)
+		if err != nil {
+			return config.Losses{}, err
+		}
+		defaults = append(defaults, c)
+	}
+	return config.Lost(archName, ours.Config, allow, defaults...), nil
+}
+
+// RemoveScratch removes unpacked sources and objects from the cache folder and keeps the
+// finished kernels. It must not run beside a build.
+func (b *Builder) RemoveScratch() error {
+	for _, name := range []string{"source", "work"} {
+		if err := os.RemoveAll(filepath.Join(b.Cache, name)); err != nil {
+			return fmt.Errorf("remove scratch files: %w", err)
+		}
+	}
+	return nil
+}
+
+// workdir is one architecture's objects for one source, locked.
+type workdir struct {
+	b        *Builder
+	arch     arch
+	dir      string
+	source   sourceTree
+	requests []config.Request
+	lock     *flock.Flock
+}
+
+// open locks and prepares the folder in which an architecture is configured and
+// built.
+func (b *Builder) open(ctx context.Context, archName string) (*workdir, error) {
+	a, err := findArch(archName)
+	if err != nil {
+		return nil, err
+	}
+	requests, err := config.For(archName)
+	if err != nil {
+		return nil, err
+	}
+	source, err := b.unpacked(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := &workdir{b: b, arch: a, source: source, requests: requests,
+		dir: filepath.Join(b.Cache, "work", archName+"-"+b.Source.SHA256[:16])}
+	if w.lock, err = b.acquire(ctx, "work-"+archName); err != nil {
+		return nil, err
+	}
+	if b.Clean {
+		if err := os.RemoveAll(w.dir); err != nil {
+			w.close()
+			return nil, fmt.Errorf("remove earlier objects: %w", err)
+		}
+	}
+	if err := os.MkdirAll(w.dir, 0o755); err != nil {
+		w.close()
+		return nil, fmt.Errorf("make build folder: %w", err)
+	}
+	return w, nil
+}
+
+// acquire takes a lock between processes and says so when it has to wait. The
+// caller unlocks it.
+func (b *Builder) acquire(ctx context.Context, name string) (*flock.Flock, error) {
+	dir := filepath.Join(b.Cache, "locks")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make lock folder: %w", err)
+	}
+	l := flock.New(filepath.Join(dir, name))
+	ok, err := l.TryLock()
+	if err == nil && !ok {
+		b.say("waiting for another build to end (lock %s)", l.Path())
+		_, err = l.TryLockContext(ctx, 200*time.Millisecond)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", l.Path(), err)
+	}
+	return l, nil
+}
+
+func (w *workdir) close() { w.lock.Unlock() }
+
+func (w *workdir) requestsFile() string { return filepath.Join(w.dir, "pybox.requests") }
+
+// configure writes .config and checks it.
+func (w *workdir) configure(ctx context.Context) (Configured, error) {
+	if err := os.WriteFile(w.requestsFile(), config.Format(w.requests), 0o644); err != nil {
+		return Configured{}, fmt.Errorf("write requests: %w", err)
+	}
+	// kconfig itself refuses requests for symbols that it does not know, which
+	// for "is not set" nothing else would notice.
+	run := w.command("configure", w.dir, "allnoconfig")
+	run.env = append(run.env, "KCONFIG_ALLCONFIG="+w.requestsFile(),
+		"KCONFIG_WARN_UNKNOWN_SYMBOLS=1", "KCONFIG_WERROR=1")
+	if _, err := run.do(ctx); err != nil {
+		return Configured{}, unknownSymbols(err)
+	}
+	c := Configured{File: filepath.Join(w.dir, ".config")}
+	var err error
+	if c.Config, err = readConfig(c.File); err != nil {
+		return Configured{}, err
+	}
+	if bad := config.Unhonoured(w.requests, c.Config); len(bad) > 0 {
+		return Configured{}, unhonoured(bad)
+	}
+	if c.Version, err = w.release(ctx); err != nil {
+		return Configured{}, err
+	}
+	return c, nil
+}
+
+// unknownSymbols turns kconfig's complaint into ours.
+func unknownSymbols(err error) error {
+	var me *makeError
+	if !errors.As(err, &me) {
+		return err
+	}
+	var list []string
+	for _, line := range me.tail {
+		if _, name, ok := strings.Cut(line, "warning: unknown symbol: "); ok {
+			list = append(list, "CONFIG_"+name+": this source knows no such symbol")
+		}
+	}
+	if len(list) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: %d of them:\n  %s\nchange kernel/config/*.config", ErrUnhonoured, len(list), strings.Join(list, "\n  "))
+}
+
+func unhonoured(bad []config.Mismatch) error {
+	var list strings.Builder
+	for _, m := range bad {
+		fmt.Fprintf(&list, "\n  %s", m)
+	}
+	return fmt.Errorf("%w: %d of them:%s\nlook at what these symbols depend on (Kconfig files of the source) and change kernel/config/*.config",
+		ErrUnhonoured, len(bad), list.String())
+}
+
+func readConfig(file string) (config.Config, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	defer f.Close()
+	return config.Parse(file, f)
+}
+
+// release asks the build for the version that `uname -r` will show.
+func (w *workdir) release(ctx context.Context) (string, error) {
+	run := w.command("release", w.dir, "kernelrelease")
+	out, err := run.do(ctx)
+	if err != nil {
+		return "", err
+	}
+	version := strings.TrimSpace(string(out.stdout))
+	if version == "" || strings.ContainsAny(version, " \n/") || len(version) > 64 {
+		return "", fmt.Errorf("%w: the version is %.80q", ErrSource, version)
+	}
+	return version, nil
+}
+
+// defaults returns the source's default configuration around the requests in
+// the file with ("" for none).
+func (w *workdir) defaults(ctx context.Context, with string) (config.Config, error) {
+	dir, err := os.MkdirTemp(filepath.Dir(w.dir), "defaults-")
+	if err != nil {
+		return nil, fmt.Errorf("make folder: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	run := w.command("defaults", dir, "alldefconfig")
+	if with != "" {
+		run.env = append(run.env, "KCONFIG_ALLCONFIG="+with)
+	}
+	if _, err := run.do(ctx); err != nil {
+		return nil, err
+	}
+	return readConfig(filepath.Join(dir, ".config"))
+}
+
+// build configures, compiles, and moves the result to dir at once.
+func (w *workdir) build(ctx context.Context, dir string, meta Meta) (Result, error) {
+	c, err := w.configure(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	w.b.say("building %s %s with %s, %d jobs", w.arch.name, c.Version, meta.Tools.Compiler, w.b.jobs())
+	run := w.command("build", w.dir, "-j"+strconv.Itoa(w.b.jobs()), w.arch.target)
+	run.progress = w.b.say
+	out, err := run.do(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	meta.Version = c.Version
+	meta.BuildSeconds, meta.CPUSeconds = out.wall.Seconds(), out.cpu.Seconds()
+	if err := vm.CheckKernel(filepath.Join(w.dir, w.arch.image), w.arch.name); err != nil {
+		return Result{}, fmt.Errorf("the build gave a kernel that cannot be booted: %w", err)
+	}
+	r, err := w.store(dir, meta)
+	if err != nil {
+		return Result{}, err
+	}
+	w.b.say("built %s in %.0f s (%.0f CPU seconds), %d bytes", meta.Version, meta.BuildSeconds, meta.CPUSeconds, r.Meta.KernelBytes)
+	return r, nil
+}
+
+// store copies what was built beside its place and renames it into place, so
+// that a result is whole or not there.
+func (w *workdir) store(dir string, meta Meta) (Result, error) {
+	tmp, err := os.MkdirTemp(w.b.Cache, ".new-")
+	if err != nil {
+		return Result{}, fmt.Errorf("store kernel: %w", err)
+	}
+	defer os.RemoveAll(tmp)
+	for name, from := range map[string]string{"kernel": w.arch.image, "config": ".config", "System.map": "System.map"} {
+		if err := copyFile(filepath.Join(tmp, name), filepath.Join(w.dir, from)); err != nil {
+			return Result{}, err
+		}
+	}
+	if meta.KernelSHA256, err = fileSHA256(filepath.Join(tmp, "kernel")); err != nil {
+		return Result{}, err
+	}
+	if meta.ConfigSHA256, err = fileSHA256(filepath.Join(tmp, "config")); err != nil {
+		return Result{}, err
+	}
+	st, err := os.Stat(filepath.Join(tmp, "kernel"))
+	if err != nil {
+		return Result{}, fmt.Errorf("store kernel: %w", err)
+	}
+	meta.KernelBytes = st.Size()
+	b, err := json.MarshalIndent(meta, "", "  ")
+	if err != nil {
+		return Result{}, fmt.Errorf("store kernel: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(tmp, "meta.json"), append(b, '\n'), 0o644); err != nil {
+		return Result{}, fmt.Errorf("store kernel: %w", err)
+	}
+	if err := os.Chmod(tmp, 0o755); err != nil { // MkdirTemp makes it 0700
+		return Result{}, fmt.Errorf("store kernel: %w", err)
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return Result{}, fmt.Errorf("store kernel: %w", err)
+	}
+	return Result{Dir: dir, Meta: meta}, nil
+}
+
+func copyFile(to, from string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("copy built file: %w", err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("copy built file: %w", err)
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	if _, err := io.Copy(out, in); err != nil {
+		return fmt.Errorf("copy built file: %w", err)
+	}
+	// A crash after the rename must not leave an empty kernel under its name.
+	return out.Sync()
+}
