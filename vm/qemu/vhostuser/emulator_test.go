@@ -404,6 +404,21 @@ func (g *guest) fillRx() {
 	g.rx.notify()
 }
 
+// starve takes every receive buffer away from the device; fillRx gives them
+// back.
+func (g *guest) starve() {
+	g.t.Helper()
+	for range ringSize / 2 {
+		g.put(header{srcPort: 1, dstPort: 1, op: opRequest}, nil)
+	}
+	for len(g.rx.free) < ringSize/2 {
+		if err := g.rx.await(time.Now().Add(testWait)); err != nil {
+			g.t.Fatal(err)
+		}
+		g.poll(true)
+	}
+}
+
 func (g *guest) offerRx(i uint16) {
 	g.rx.setDesc(2*i, guestBase+rxBufsAt+uint64(i)*rxBufLen, rxBufLen, descWrite, 0)
 	g.rx.offer(2 * i)
@@ -477,9 +492,16 @@ func (g *guest) quiet() {
 
 var quietPort atomic.Uint32
 
-// put sends a packet; zero addresses, type and length mean the right ones.
+// put is tryPut for what must succeed.
 func (g *guest) put(h header, data []byte) {
 	g.t.Helper()
+	if err := g.tryPut(h, data); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// tryPut sends a packet; zero addresses, type and length mean the right ones.
+func (g *guest) tryPut(h header, data []byte) error {
 	if h.srcCID == 0 {
 		h.srcCID = testCID
 	}
@@ -492,7 +514,10 @@ func (g *guest) put(h header, data []byte) {
 	if h.len == 0 {
 		h.len = uint32(len(data))
 	}
-	i := g.txSlot()
+	i, err := g.txSlot()
+	if err != nil {
+		return err
+	}
 	at := txBufsAt + uint64(i)*txBufLen
 	h.encode((*[headerLen]byte)(g.mem[at:]))
 	copy(g.mem[at+headerLen:][:64<<10], data)
@@ -504,14 +529,14 @@ func (g *guest) put(h header, data []byte) {
 	}
 	g.tx.offer(2 * i)
 	g.tx.notify()
+	return nil
 }
 
 // txSlot waits for a free send buffer.
-func (g *guest) txSlot() uint16 {
-	g.t.Helper()
+func (g *guest) txSlot() (uint16, error) {
 	for len(g.tx.free) == 0 {
 		if err := g.tx.await(time.Now().Add(testWait)); err != nil {
-			g.t.Fatal(err)
+			return 0, err
 		}
 		for {
 			head, _, ok := g.tx.reap()
@@ -523,7 +548,7 @@ func (g *guest) txSlot() uint16 {
 	}
 	i := g.tx.free[len(g.tx.free)-1]
 	g.tx.free = g.tx.free[:len(g.tx.free)-1]
-	return i
+	return i, nil
 }
 
 // peer is a raw connection as the guest's end sees it.

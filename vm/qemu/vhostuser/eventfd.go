@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -14,8 +15,9 @@ import (
 // eventfd is one that came from the front end (eventfd(2)). Its methods may be
 // called from several goroutines, those that close included.
 type eventfd struct {
-	f   *os.File
-	raw syscall.RawConn
+	f       *os.File
+	raw     syscall.RawConn
+	closing atomic.Bool
 }
 
 var errNotEventfd = errors.New("not a non-blocking eventfd")
@@ -62,8 +64,11 @@ func (e *eventfd) signal() {
 }
 
 // wait blocks until the counter is not zero and clears it. It fails once the
-// eventfd is closed.
+// eventfd is closed. Only one goroutine may wait.
 func (e *eventfd) wait() error {
+	if e.closing.Load() {
+		return os.ErrClosed
+	}
 	var b [8]byte
 	_, err := e.f.Read(b[:])
 	return err
@@ -72,7 +77,8 @@ func (e *eventfd) wait() error {
 // closeWaiter closes an eventfd that wait may be waiting for, and ends the wait.
 func (e *eventfd) closeWaiter() {
 	// Should the front end have cleared O_NONBLOCK, the wait sits in read(2),
-	// which only a signal ends.
+	// which only a signal ends. The flag keeps it from going back there.
+	e.closing.Store(true)
 	e.signal()
 	_ = e.f.Close()
 }

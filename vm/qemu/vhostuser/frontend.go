@@ -187,7 +187,7 @@ func readMessage(c *net.UnixConn) (*message, error) {
 
 // readBody reads the rest of a message of which n header bytes are there.
 func (m *message) readBody(c io.Reader, raw [messageHeaderLen]byte, n int) error {
-	if _, err := io.ReadFull(c, raw[n:]); err != nil {
+	if err := readRest(c, raw[n:]); err != nil {
 		return fmt.Errorf("vhost-user header: %w", err)
 	}
 	m.request, m.flags = request(le.Uint32(raw[0:])), le.Uint32(raw[4:])
@@ -196,10 +196,19 @@ func (m *message) readBody(c io.Reader, raw [messageHeaderLen]byte, n int) error
 		return fmt.Errorf("%w: bad header % x", errFrontEnd, raw)
 	}
 	m.body = make([]byte, length)
-	if _, err := io.ReadFull(c, m.body); err != nil {
+	if err := readRest(c, m.body); err != nil {
 		return fmt.Errorf("vhost-user payload: %w", err)
 	}
 	return nil
+}
+
+// readRest fills b with what has to come: no end is an orderly one here.
+func readRest(c io.Reader, b []byte) error {
+	_, err := io.ReadFull(c, b)
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 // parseFDs returns every descriptor in the ancillary data, also with an error.
