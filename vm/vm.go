@@ -108,9 +108,10 @@ type Machine interface {
 	// free, and says why: nil when the guest powered itself off, otherwise an
 	// *EndError. Any number of callers get the same answer.
 	Wait() error
-	// Stop ends the machine: it asks the guest where the driver can and waits
-	// until ctx ends, then does as Kill. The polite way of PyBox itself is the
-	// agent's power-off call, before Stop. Nil means that the machine is gone.
+	// Stop ends the machine: it asks the guest to go where the VMM can ask, and
+	// gives it until ctx ends to go by itself; then it does as Kill. Where the
+	// VMM cannot ask (our kernel has no power button), the caller first makes
+	// the agent's power-off call. Nil means that the machine is gone.
 	Stop(ctx context.Context) error
 	// Kill ends the machine at once and waits until it is gone, at most a few
 	// seconds. Killing an ended machine is no error.

@@ -1,0 +1,137 @@
+// Command pybox runs untrusted Python in a private VM. This package holds the
+// verbs and their flags; what they do lives in the packages under host.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/control"
+	"github.com/pybox/pybox/host/home"
+	"github.com/pybox/pybox/host/show"
+	"github.com/pybox/pybox/host/version"
+	"github.com/spf13/cobra"
+)
+
+// Exit codes of every command but exec.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run is main without the process: it returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := rootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return exitCode(root.ExecuteContext(ctx), stderr)
+}
+
+// usageError marks a command line that cannot be understood.
+type usageError struct{ err error }
+
+func (u usageError) Error() string { return u.err.Error() }
+func (u usageError) Unwrap() error { return u.err }
+
+// codedError is an error with an exit code of its own.
+type codedError struct {
+	error
+	code int
+}
+
+func exitCode(err error, stderr io.Writer) int {
+	var usage usageError
+	var problem *api.Problem
+	var coded codedError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "pybox: %s\n", show.Clean(err.Error()))
+		return exitUsage
+	case errors.As(err, &problem):
+		show.Problem(stderr, problem)
+		return exitFailed
+	case errors.As(err, &coded):
+		fmt.Fprintf(stderr, "pybox: %s\n", show.Clean(err.Error()))
+		return coded.code
+	}
+	fmt.Fprintf(stderr, "pybox: %s\n", show.Clean(err.Error()))
+	return exitFailed
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pybox",
+		Short: "Run untrusted Python in a private VM and get a receipt",
+		Long: `PyBox runs untrusted Python in a private Linux VM that it boots itself: no
+network, no access to your files, a read-only system. Everything it keeps is in
+one folder, $PYBOX_HOME (usually ~/.pybox).`,
+		Version:           version.String(),
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		Args:              noArgs,
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+	}
+	root.SetVersionTemplate("pybox {{.Version}}\n")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
+	})
+	root.AddCommand(vmCommand(), daemonCommand(), versionCommand())
+	return root
+}
+
+// noArgs is cobra.NoArgs as a usage error that names the verbs.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usageError{fmt.Errorf("%q is not a command of '%s'; see '%s --help'", args[0], c.CommandPath(), c.CommandPath())}
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: noArgs,
+		Run: func(c *cobra.Command, _ []string) { fmt.Fprintln(c.OutOrStdout(), "pybox", version.String()) },
+	}
+}
+
+// openHome opens the state directory that the environment names.
+func openHome() (*home.Home, error) {
+	dir, err := home.Locate(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	return home.Open(dir)
+}
+
+func controller() (*control.Controller, error) {
+	h, err := openHome()
+	if err != nil {
+		return nil, err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("finding this program: %w", err)
+	}
+	return &control.Controller{Home: h, Command: []string{exe, "daemon"}, Version: version.String()}, nil
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/follow"
+	"github.com/pybox/pybox/host/home"
+	"github.com/pybox/pybox/host/show"
+	"github.com/pybox/pybox/host/units"
+	"github.com/spf13/cobra"
+)
+
+var getenv = os.Getenv
+
+func vmCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "vm",
+		Short: "Start, stop and look at the VM",
+		Args:  noArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(vmStart(), vmStop(), vmRestart(), vmStatus(),
+		vmLog("logs", "Show the daemon's log", (*home.Home).Log),
+		vmLog("console", "Show what the guest wrote to its console (untrusted text)", (*home.Home).Console))
+	return c
+}
+
+func vmStart() *cobra.Command {
+	var asJSON, verbose bool
+	c := &cobra.Command{
+		Use: "start", Short: "Start the VM, or wait until it is ready", Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctl, err := controller()
+			if err != nil {
+				return err
+			}
+			return start(c, func(ctx context.Context, progress func(api.Status)) (api.Status, error) {
+				return ctl.Start(ctx, progress)
+			}, asJSON, verbose)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print the status as JSON")
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the steps of the start")
+	return c
+}
+
+// start runs a start with its progress and prints what came of it.
+func start(c *cobra.Command, do func(context.Context, func(api.Status)) (api.Status, error), asJSON, verbose bool) error {
+	began := time.Now()
+	line := newProgress(c.ErrOrStderr())
+	s, err := do(c.Context(), func(s api.Status) { line.show(startLine(s, time.Since(began))) })
+	line.clear()
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(c.OutOrStdout(), s)
+	}
+	w := c.OutOrStdout()
+	fmt.Fprintf(w, "The VM is running (%s).\n", units.Elapsed(time.Since(began)))
+	if verbose {
+		show.Stages(w, s.Stages)
+	}
+	return nil
+}
+
+func startLine(s api.Status, waited time.Duration) string {
+	step := "verifying the bundle"
+	if n := len(s.Stages); n > 0 {
+		step = "after: " + s.Stages[n-1].Name
+	}
+	return fmt.Sprintf("Starting the VM, %s (%s)", units.Elapsed(waited), step)
+}
+
+func vmStop() *cobra.Command {
+	var force bool
+	var timeout string
+	c := &cobra.Command{
+		Use: "stop", Short: "Power the VM off and end its daemon", Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			r, err := stopRequest(force, timeout)
+			if err != nil {
+				return err
+			}
+			ctl, err := controller()
+			if err != nil {
+				return err
+			}
+			end, err := ctl.Stop(c.Context(), r)
+			if err != nil {
+				return err
+			}
+			say := "The VM was not running."
+			if end != nil || force {
+				say = "The VM is stopped."
+			}
+			fmt.Fprintln(c.OutOrStdout(), say)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&force, "force", false, "kill it at once, also when its daemon does not answer")
+	c.Flags().StringVar(&timeout, "timeout", "5s", "how long the guest may take to power off before it is killed")
+	return c
+}
+
+func stopRequest(force bool, timeout string) (api.StopRequest, error) {
+	d, err := units.ParseDuration(timeout)
+	if err != nil {
+		return api.StopRequest{}, usageError{fmt.Errorf("--timeout: %w", err)}
+	}
+	if d < time.Millisecond || d > api.MaxStopTimeout {
+		return api.StopRequest{}, usageError{fmt.Errorf("--timeout: %v is not between 1ms and %v", d, api.MaxStopTimeout)}
+	}
+	return api.StopRequest{Force: force, TimeoutMS: d.Milliseconds()}, nil
+}
+
+func vmRestart() *cobra.Command {
+	return &cobra.Command{
+		Use: "restart", Short: "Stop the VM and start a new one, with the present config.toml", Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctl, err := controller()
+			if err != nil {
+				return err
+			}
+			return start(c, func(ctx context.Context, progress func(api.Status)) (api.Status, error) {
+				if _, err := ctl.Stop(ctx, api.StopRequest{}); err != nil {
+					return api.Status{}, err
+				}
+				return ctl.Start(ctx, progress)
+			}, false, false)
+		},
+	}
+}
+
+func vmStatus() *cobra.Command {
+	var asJSON, verbose bool
+	c := &cobra.Command{
+		Use: "status", Short: "Say what the VM does", Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctl, err := controller()
+			if err != nil {
+				return err
+			}
+			s, err := ctl.Status(c.Context())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), s)
+			}
+			show.Status(c.OutOrStdout(), s, time.Now(), verbose)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print it as JSON")
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "add the steps of the start and how the last VM ended")
+	return c
+}
+
+func vmLog(use, short string, path func(*home.Home) string) *cobra.Command {
+	var lines int
+	var following bool
+	c := &cobra.Command{
+		Use: use, Short: short, Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if lines < 0 {
+				return usageError{errors.New("--lines: want 0 or more")}
+			}
+			h, err := openHome()
+			if err != nil {
+				return err
+			}
+			return printLog(c.Context(), c.OutOrStdout(), path(h), lines, following)
+		},
+	}
+	c.Flags().IntVarP(&lines, "lines", "n", 200, "how many of the last lines to show")
+	c.Flags().BoolVarP(&following, "follow", "f", false, "go on as it grows, until Ctrl-C")
+	return c
+}
+
+func printLog(ctx context.Context, w io.Writer, path string, lines int, following bool) error {
+	err := follow.Log(ctx, w, path, lines, following)
+	if errors.Is(err, context.Canceled) {
+		return nil // Ctrl-C is how one leaves
+	}
+	return err
+}

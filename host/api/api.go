@@ -1,0 +1,177 @@
+// Package api is the HTTP API of the PyBox daemon: the plain types that travel as
+// JSON over its Unix socket, and a client for it. It has no logic of its own, so
+// that every program may import it. Any HTTP/1.1 client can speak it:
+//
+//	curl --unix-socket ~/.pybox/pybox.sock http://pybox/v1/status
+package api
+
+import (
+	"time"
+
+	"github.com/pybox/pybox/vm"
+)
+
+// Paths of the API.
+const (
+	PathStatus  = "/v1/status"
+	PathVMStart = "/v1/vm/start" // POST; waits until the VM is ready or has failed
+	PathVMStop  = "/v1/vm/stop"  // POST, StopRequest; waits until the VM is gone
+)
+
+// State is where the VM is in its life.
+type State string
+
+// The states of a VM. A daemon lives as long as its VM, so "stopped" is only ever
+// told by a client that found no daemon.
+const (
+	StateStopped  State = "stopped"
+	StateStarting State = "starting"
+	StateRunning  State = "running"
+	StateStopping State = "stopping"
+)
+
+// Status answers PathStatus.
+type Status struct {
+	State   State  `json:"state"`
+	Version string `json:"version"`
+	// Since is when the state was entered.
+	Since time.Time `json:"since"`
+	// Stages are the steps of the start that are done, in order.
+	Stages []Stage `json:"stages,omitempty"`
+	Daemon Daemon  `json:"daemon"`
+	VM     *VM     `json:"vm,omitempty"`
+	Guest  *Guest  `json:"guest,omitempty"`
+	// LastEnd is how the VM before this one ended, or this one when stopped.
+	LastEnd *End `json:"last_end,omitempty"`
+}
+
+// Stage is one step of a start.
+type Stage struct {
+	Name string `json:"name"`
+	// MS is how long it took, AtMS when it was done since the start was asked
+	// for, in milliseconds.
+	MS   float64 `json:"ms"`
+	AtMS float64 `json:"at_ms"`
+	// Source says whose clock measured it: "host" or "guest".
+	Source string `json:"source"`
+}
+
+// Daemon describes the process that owns the VM.
+type Daemon struct {
+	PID    int    `json:"pid"`
+	Socket string `json:"socket"`
+	Home   string `json:"home"`
+	// RSSBytes is its own memory, anonymous and of files. Guest RAM that the
+	// socket device maps is shared memory and counts for the VM. 0 where the
+	// host does not tell.
+	RSSBytes int64 `json:"rss_bytes,omitempty"`
+}
+
+// VM describes the machine from the host's side.
+type VM struct {
+	vm.Facts
+	Arch         string `json:"arch"`
+	CPUs         int    `json:"cpus"`
+	MemoryBytes  int64  `json:"memory_bytes"`
+	Bundle       string `json:"bundle"`
+	KernelKind   string `json:"kernel_kind"`
+	KernelSHA256 string `json:"kernel_sha256"`
+	RootSHA256   string `json:"root_sha256"`
+	// IdleStopAt is when the VM stops unless something uses it (zero: never).
+	IdleStopAt time.Time `json:"idle_stop_at,omitzero"`
+}
+
+// Guest is what the agent said. Nothing of it is trusted; it was bounded and
+// checked for form.
+type Guest struct {
+	// Answering is false when the agent did not answer within the daemon's
+	// deadline for a status; the readings are then those of ReadAt.
+	Answering       bool      `json:"answering"`
+	ReadAt          time.Time `json:"read_at,omitzero"`
+	BootID          string    `json:"boot_id"`
+	KernelRelease   string    `json:"kernel_release"`
+	Agent           string    `json:"agent"`
+	ProtocolVersion uint32    `json:"protocol_version"`
+	ShellEnabled    bool      `json:"shell_enabled"`
+
+	MemoryTotalBytes int64   `json:"memory_total_bytes"`
+	MemoryUsedBytes  int64   `json:"memory_used_bytes"`
+	AgentRSSBytes    int64   `json:"agent_rss_bytes"`
+	InitRSSBytes     int64   `json:"init_rss_bytes"`
+	UptimeMS         float64 `json:"uptime_ms"`
+	Boxes            uint32  `json:"boxes"`
+	Clock            *Clock  `json:"clock,omitempty"`
+}
+
+// Clock is how the guest's wall clock compares with the host's.
+type Clock struct {
+	// OffsetMS is guest minus host, BoundMS half the round trip of the
+	// measurement: the truth is within OffsetMS ± BoundMS.
+	OffsetMS   float64   `json:"offset_ms"`
+	BoundMS    float64   `json:"bound_ms"`
+	Stepped    bool      `json:"stepped"`
+	MeasuredAt time.Time `json:"measured_at"`
+}
+
+// End is how a VM ended, or why it did not start.
+type End struct {
+	At time.Time `json:"at"`
+	// PID is the daemon's that had it.
+	PID int `json:"pid"`
+	// Started is false when the VM never became ready.
+	Started bool `json:"started"`
+	// Reason is one sentence; By is "client", "idle", "signal", "guest",
+	// "vmm", "daemon" or "host".
+	Reason string `json:"reason"`
+	By     string `json:"by"`
+	// Problem is set when it was not wanted.
+	Problem *Problem `json:"problem,omitempty"`
+}
+
+// StopRequest is the body of PathVMStop; an empty body is the zero value.
+type StopRequest struct {
+	// TimeoutMS is how long the guest may take to power off before it is
+	// killed: 0 means the default, 5 s; at most MaxStopTimeout.
+	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+	// Force kills it at once.
+	Force bool `json:"force,omitempty"`
+}
+
+// MaxStopTimeout bounds StopRequest.TimeoutMS.
+const MaxStopTimeout = time.Minute
+
+// Problem is an error as RFC 9457 problem details, with PyBox's own members.
+type Problem struct {
+	// Type is a stable word: ProblemStart and so on, prefixed as a URN.
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status,omitempty"`
+	// Detail says what happened.
+	Detail string `json:"detail"`
+	// VMState, LikelyCause, Next and ConsoleTail belong to a failed start:
+	// what the VMM did, what it probably means, what to do, and the last lines
+	// of the guest's console (hostile text, without control characters).
+	VMState     string   `json:"vm_state,omitempty"`
+	LikelyCause string   `json:"likely_cause,omitempty"`
+	Next        string   `json:"next,omitempty"`
+	ConsoleTail []string `json:"console_tail,omitempty"`
+	// Stages are the steps that a failed start had done.
+	Stages []Stage `json:"stages,omitempty"`
+}
+
+// Types of problems.
+const (
+	ProblemStart      = "urn:pybox:vm-start-failed"
+	ProblemStopping   = "urn:pybox:vm-stopping"
+	ProblemBadRequest = "urn:pybox:bad-request"
+	ProblemNotFound   = "urn:pybox:not-found"
+	ProblemInternal   = "urn:pybox:internal"
+)
+
+// Error implements error with the sentence that matters.
+func (p *Problem) Error() string {
+	if p.Detail == "" {
+		return p.Title
+	}
+	return p.Detail
+}

@@ -1,0 +1,134 @@
+// Package config reads $PYBOX_HOME/config.toml: what the owner of this PyBox
+// decided. A running VM keeps the settings that it was started with.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pybox/pybox/host/units"
+	"github.com/pybox/pybox/vm"
+)
+
+// maxBytes bounds the file: it holds a page of settings.
+const maxBytes = 64 << 10
+
+// ErrInvalid marks a file whose content cannot be used; the message names the
+// line or the key.
+var ErrInvalid = errors.New("the configuration is invalid")
+
+// Config is the whole file. Keys that are missing have their defaults; keys that
+// are unknown are refused, since a mistyped limit would otherwise be no limit.
+type Config struct {
+	VM VM `toml:"vm"`
+}
+
+// VM is the section [vm]: the guest's size and life.
+type VM struct {
+	// Memory is the guest's RAM, a multiple of 1 MiB, at least 512 MiB.
+	Memory units.Size `toml:"memory"`
+	// CPUs is the number of virtual CPUs, 1 to 64.
+	CPUs int `toml:"cpus"`
+	// IdleStop is how long a VM that nobody uses goes on; 0 is for ever.
+	IdleStop units.Duration `toml:"idle_stop"`
+	// StartTimeout bounds a start, from its request to the agent's hello.
+	StartTimeout units.Duration `toml:"start_timeout"`
+	// Accel is "auto", "kvm" or "tcg" (QEMU only). $PYBOX_ACCEL goes first.
+	Accel string `toml:"accel"`
+}
+
+// minMemory is what the guest's own programs and one small box need.
+const minMemory = 512 << 20
+
+// Default is the configuration of an empty file.
+func Default() Config {
+	return Config{VM: VM{
+		Memory: 2 << 30,
+		CPUs:   min(2, runtime.NumCPU()),
+		// Long enough for a person who thinks between two runs.
+		IdleStop: units.Duration(30 * time.Minute),
+		// Emulation on a busy machine needs some of it, hardware a second.
+		StartTimeout: units.Duration(time.Minute),
+		Accel:        "auto",
+	}}
+}
+
+// Load reads the file at path; a missing one is an empty one. getenv is os.Getenv.
+func Load(path string, getenv func(string) string) (Config, error) {
+	c := Default()
+	f, err := os.Open(path)
+	if err == nil {
+		defer f.Close()
+		err = c.read(f)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return c, fmt.Errorf("%s: %w", path, err)
+	}
+	if a := getenv("PYBOX_ACCEL"); a != "" {
+		c.VM.Accel = a
+		if err := c.validate(); err != nil {
+			return c, fmt.Errorf("with PYBOX_ACCEL=%.20q: %w", a, err)
+		}
+	}
+	return c, nil
+}
+
+func (c *Config) read(r io.Reader) error {
+	data, err := io.ReadAll(io.LimitReader(r, maxBytes+1))
+	if err != nil {
+		return err
+	}
+	if len(data) > maxBytes {
+		return fmt.Errorf("%w: larger than %d bytes", ErrInvalid, maxBytes)
+	}
+	d := toml.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(c); err != nil {
+		return explain(err)
+	}
+	return c.validate()
+}
+
+// explain adds the line, or the unknown key, to the decoder's short sentences.
+func explain(err error) error {
+	var strict *toml.StrictMissingError
+	if errors.As(err, &strict) && len(strict.Errors) > 0 {
+		e := strict.Errors[0]
+		line, _ := e.Position()
+		return fmt.Errorf("%w: line %d: unknown key %q", ErrInvalid, line, strings.Join(e.Key(), "."))
+	}
+	var de *toml.DecodeError
+	if errors.As(err, &de) {
+		line, _ := de.Position()
+		return fmt.Errorf("%w: line %d: %w", ErrInvalid, line, de)
+	}
+	return fmt.Errorf("%w: %w", ErrInvalid, err)
+}
+
+func (c *Config) validate() error {
+	bad := func(key, format string, a ...any) error {
+		return fmt.Errorf("%w: [vm] %s: %s", ErrInvalid, key, fmt.Sprintf(format, a...))
+	}
+	v := c.VM
+	switch {
+	case v.Memory < minMemory:
+		return bad("memory", "%v is too little: at least %v", v.Memory, units.Size(minMemory))
+	case v.Memory%(1<<20) != 0:
+		return bad("memory", "%d bytes are not a whole number of MiB", int64(v.Memory))
+	case v.CPUs < 1 || v.CPUs > vm.MaxCPUs:
+		return bad("cpus", "%d: want 1 to %d", v.CPUs, vm.MaxCPUs)
+	case time.Duration(v.StartTimeout) < time.Second:
+		return bad("start_timeout", "%v: want at least 1s", v.StartTimeout)
+	case v.Accel != "auto" && v.Accel != "kvm" && v.Accel != "tcg":
+		return bad("accel", "%.20q: want auto, kvm or tcg", v.Accel)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pybox/pybox/host/units"
+)
+
+func env(m map[string]string) func(string) string { return func(k string) string { return m[k] } }
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	p := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestLoad(t *testing.T) {
+	got, err := Load(filepath.Join(t.TempDir(), "none"), env(nil))
+	if err != nil || got != Default() {
+		t.Errorf("no file: %+v, %v; want the defaults", got, err)
+	}
+	got, err = Load(write(t, "# mine\n[vm]\nmemory = \"1GiB\"\nidle_stop = \"90\"\n"), env(map[string]string{"PYBOX_ACCEL": "tcg"}))
+	want := Default()
+	want.VM.Memory, want.VM.IdleStop, want.VM.Accel = 1<<30, units.Duration(90*time.Second), "tcg"
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestLoadNamesTheFault(t *testing.T) {
+	for text, say := range map[string]string{
+		"[vm]\nmemroy = \"1GiB\"":          `line 2: unknown key "vm.memroy"`,
+		"[ceiling]\nmemory = 1":            `unknown key "ceiling`,
+		"[vm]\n\nmemory = \"lots\"":        `line 3`,
+		"[vm]\nmemory = \"64MiB\"":         "at least 512 MiB",
+		"[vm]\nmemory = \"536870913\"":     "whole number of MiB",
+		"[vm]\ncpus = 0":                   "cpus",
+		"[vm]\ncpus = 65":                  "cpus",
+		"[vm]\ncpus = \"two\"":             "line 2",
+		"[vm]\naccel = \"hvf\"":            `"hvf"`,
+		"[vm]\nidle_stop = \"-1s\"":        "duration",
+		"[vm]\nstart_timeout = \"0\"":      "start_timeout",
+		"[vm":                              "line 1",
+		strings.Repeat("# long\n", 10_000): "larger than",
+	} {
+		_, err := Load(write(t, text), env(nil))
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), say) {
+			t.Errorf("%.40q: got %v, want ErrInvalid that says %q", text, err, say)
+		}
+	}
+	if _, err := Load(write(t, ""), env(map[string]string{"PYBOX_ACCEL": "fast"})); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "PYBOX_ACCEL") {
+		t.Errorf("PYBOX_ACCEL=fast: %v", err)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add("[vm]\nmemory = \"1GiB\"\ncpus = 2\n")
+	f.Add("[vm]\nidle_stop = \"0\"\naccel = \"kvm\"")
+	f.Add("a.b.c = [1, {x = 2}]")
+	f.Fuzz(func(t *testing.T, text string) {
+		c := Default()
+		if c.read(strings.NewReader(text)) == nil && c.validate() != nil {
+			t.Errorf("took an invalid configuration: %+v", c)
+		}
+	})
+}

@@ -1,0 +1,248 @@
+// Package control is what a command does to reach the daemon: find it, start it
+// when it is not there, wait for it, and tell how the last one ended when there
+// is none. It is the client's half of package daemon.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/home"
+)
+
+const (
+	// statusWait bounds a status: the daemon answers within a second whatever
+	// the guest does.
+	statusWait = 3 * time.Second
+	// spawnWait bounds a daemon's way to its socket.
+	spawnWait = 20 * time.Second
+	// pollEvery is how often a new daemon's socket is tried.
+	pollEvery = 5 * time.Millisecond
+	// lockWait bounds the wait for a daemon that is on its way out.
+	lockWait = 15 * time.Second
+)
+
+// Controller reaches the daemon of one state directory. It is safe for
+// concurrent use.
+type Controller struct {
+	Home *home.Home
+	// Command starts a daemon: its program and arguments.
+	Command []string
+	// Version is this program's, told in a status without a daemon.
+	Version string
+}
+
+// Client speaks to the daemon, if there is one.
+func (c *Controller) Client() *api.Client { return api.NewClient(c.Home.Socket()) }
+
+// Status is the daemon's, or that of a stopped VM when there is none.
+func (c *Controller) Status(ctx context.Context) (api.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusWait)
+	defer cancel()
+	s, err := c.Client().Status(ctx)
+	if errors.Is(err, api.ErrNoDaemon) {
+		return c.stopped(), nil
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return s, fmt.Errorf("the daemon does not answer within %v: %w; 'pybox vm stop --force' ends it and the VM", statusWait, err)
+	}
+	return s, err
+}
+
+func (c *Controller) stopped() api.Status {
+	s := api.Status{State: api.StateStopped, Version: c.Version, Daemon: api.Daemon{Home: c.Home.Dir(), Socket: c.Home.Socket()}}
+	if e, err := c.lastEnd(); err == nil {
+		s.LastEnd, s.Since = &e, e.At
+	}
+	return s
+}
+
+func (c *Controller) lastEnd() (api.End, error) {
+	var e api.End
+	err := c.Home.ReadJSON(c.Home.LastEnd(), &e)
+	return e, err
+}
+
+// Start makes sure that a VM is ready: it uses the daemon that runs or starts
+// one, and waits for either. Any number of callers may race. progress, which may
+// be nil, is called with the daemon's status while the VM starts. The error is an
+// *api.Problem when the VM did not start.
+func (c *Controller) Start(ctx context.Context, progress func(api.Status)) (api.Status, error) {
+	const tries = 3 // each finds a daemon that is just stopping, at worst
+	var err error
+	for range tries {
+		var s api.Status
+		s, err = c.startOnce(ctx, progress)
+		var p *api.Problem
+		stopping := errors.As(err, &p) && p.Type == api.ProblemStopping
+		if !stopping && !errors.Is(err, home.ErrLocked) && !errors.Is(err, api.ErrNoDaemon) {
+			return s, err
+		}
+		if err := c.waitGone(ctx); err != nil {
+			return s, err
+		}
+	}
+	return api.Status{}, err
+}
+
+func (c *Controller) startOnce(ctx context.Context, progress func(api.Status)) (api.Status, error) {
+	client := c.Client()
+	short, cancel := context.WithTimeout(ctx, statusWait)
+	s, err := client.Status(short)
+	cancel()
+	pid := s.Daemon.PID
+	if errors.Is(err, api.ErrNoDaemon) {
+		pid, err = c.spawn(ctx)
+	}
+	if err != nil {
+		return s, err
+	}
+	watch, stop := context.WithCancel(ctx)
+	defer stop()
+	if progress != nil {
+		go poll(watch, client, progress)
+	}
+	s, err = client.Start(ctx)
+	var p *api.Problem
+	if err == nil || errors.As(err, &p) || ctx.Err() != nil {
+		return s, err
+	}
+	// The daemon went away in the middle of its answer; it may have left word.
+	if e, lerr := c.lastEnd(); lerr == nil && e.PID == pid && e.Problem != nil {
+		return s, e.Problem
+	}
+	return s, fmt.Errorf("the daemon (pid %d) ended while the VM was starting, without a record: see %s: %w", pid, c.Home.Log(), err)
+}
+
+// poll reports the status until ctx ends.
+func poll(ctx context.Context, client *api.Client, progress func(api.Status)) {
+	t := time.NewTicker(100 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			if s, err := client.Status(ctx); err == nil && ctx.Err() == nil {
+				progress(s)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// waitGone waits until a daemon that is stopping has let go of the directory.
+func (c *Controller) waitGone(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	err := c.Home.WaitUnlocked(ctx)
+	if err == nil {
+		return nil
+	}
+	if _, serr := c.Client().Status(ctx); serr == nil {
+		return nil // a new one took over
+	}
+	d, _ := c.Home.Daemon()
+	return fmt.Errorf("the daemon (pid %d) owns %s but does not answer: 'pybox vm stop --force' ends it", d.PID, c.Home.Dir())
+}
+
+// spawn starts a daemon of its own session and waits for its socket. The error
+// matches home.ErrLocked when another daemon was quicker.
+func (c *Controller) spawn(ctx context.Context) (int, error) {
+	errFile, err := os.OpenFile(c.Home.Path("daemon.err"), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer errFile.Close()
+	cmd := exec.Command(c.Command[0], c.Command[1:]...)
+	cmd.Dir, cmd.Stderr = "/", errFile // a file, not a pipe: it outlives us
+	cmd.Env = append(os.Environ(), "PYBOX_HOME="+c.Home.Dir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("starting the daemon: %w", err)
+	}
+	exited := make(chan struct{})
+	go func() { cmd.Wait(); close(exited) }()
+	return cmd.Process.Pid, c.awaitSocket(ctx, cmd, exited, errFile)
+}
+
+// LockedExit is the exit code by which a daemon says that another owns the home.
+const LockedExit = 3
+
+func (c *Controller) awaitSocket(ctx context.Context, cmd *exec.Cmd, exited <-chan struct{}, errFile io.ReaderAt) error {
+	ctx, cancel := context.WithTimeout(ctx, spawnWait)
+	defer cancel()
+	t := time.NewTicker(pollEvery)
+	defer t.Stop()
+	pid := cmd.Process.Pid
+	for {
+		if d, err := c.Home.Daemon(); err == nil && d.PID == pid && d.Alive() {
+			return nil // it wrote that after it had bound the socket
+		}
+		select {
+		case <-t.C:
+		case <-exited:
+			return c.whyExited(pid, cmd.ProcessState, errFile)
+		case <-ctx.Done():
+			return fmt.Errorf("the daemon (pid %d) did not open its socket within %v: %w", pid, spawnWait, ctx.Err())
+		}
+	}
+}
+
+// whyExited explains a daemon that ended before anyone could ask it.
+func (c *Controller) whyExited(pid int, st *os.ProcessState, errFile io.ReaderAt) error {
+	if st.ExitCode() == LockedExit {
+		return home.ErrLocked
+	}
+	if e, err := c.lastEnd(); err == nil && e.PID == pid && e.Problem != nil {
+		return e.Problem
+	}
+	b, _ := io.ReadAll(io.NewSectionReader(errFile, 0, 4<<10))
+	said := strings.TrimPrefix(strings.TrimSpace(string(b)), "pybox: ")
+	if said == "" {
+		said = st.String()
+	}
+	return fmt.Errorf("the daemon did not start: %s", said)
+}
+
+// Stop ends the VM and its daemon; stopping a stopped one is no error and tells
+// no End. With Force a daemon that does not answer is killed, and the VM with it.
+func (c *Controller) Stop(ctx context.Context, r api.StopRequest) (*api.End, error) {
+	ask := ctx
+	if r.Force {
+		var cancel context.CancelFunc
+		ask, cancel = context.WithTimeout(ctx, statusWait)
+		defer cancel()
+	}
+	end, err := c.Client().Stop(ask, r)
+	switch {
+	case err == nil:
+		return &end, c.waitGone(ctx)
+	case errors.Is(err, api.ErrNoDaemon) && !r.Force:
+		return nil, nil
+	case !r.Force:
+		return nil, err
+	}
+	return nil, c.kill(ctx)
+}
+
+// kill ends the recorded daemon if it still is that process.
+func (c *Controller) kill(ctx context.Context) error {
+	d, err := c.Home.Daemon()
+	if err != nil || !d.Alive() {
+		return nil
+	}
+	if err := syscall.Kill(d.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("killing the daemon (pid %d): %w", d.PID, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	return c.Home.WaitUnlocked(ctx)
+}

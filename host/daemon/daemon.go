@@ -1,0 +1,357 @@
+// Package daemon is the one process that owns a VM: it verifies and boots the
+// guest bundle, watches the machine, and answers the HTTP API of package api on
+// a Unix socket. A daemon lives exactly as long as its VM. Whatever ends either,
+// the next command finds a free lock, a record of how it ended, and nothing left
+// running.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/pybox/pybox/guest/bundle"
+	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/config"
+	"github.com/pybox/pybox/host/home"
+	"github.com/pybox/pybox/host/logfile"
+	"github.com/pybox/pybox/host/peer"
+	"github.com/pybox/pybox/vm"
+)
+
+const (
+	// consoleBytes bounds each of the two generations of the guest's console.
+	consoleBytes = 1 << 20
+	// stopDefault is how long a guest may take to power off; StopRequest can
+	// change it.
+	stopDefault = 5 * time.Second
+	// lastAnswers is how long waiting clients have to take their answers once
+	// the VM is gone.
+	lastAnswers = 5 * time.Second
+)
+
+// Options are what a daemon is made of.
+type Options struct {
+	Home    *home.Home
+	Config  config.Config
+	Driver  vm.Driver
+	Logger  *slog.Logger
+	Version string
+	// Bundle opens the guest bundle; nil opens the installed one.
+	Bundle func() (*bundle.Bundle, error)
+	// Now is the host's wall clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Daemon owns one VM. Make it with Run.
+type Daemon struct {
+	o   Options
+	log *slog.Logger
+
+	console *logfile.File
+	born    time.Time
+	stop    chan stopOrder // asks the one goroutine that ends the VM
+	ready   chan struct{}  // closed when the start succeeded or failed
+	done    chan struct{}  // closed when the VM is gone and the record written
+
+	mu      sync.Mutex
+	state   api.State
+	since   time.Time
+	stages  []api.Stage
+	inst    *instance // nil until the machine started
+	end     *api.End
+	lastEnd *api.End // of an earlier daemon
+	lastUse time.Time
+}
+
+// stopOrder is why and how the VM is to end.
+type stopOrder struct {
+	by, reason string
+	timeout    time.Duration
+	force      bool
+}
+
+// Run is the daemon's whole life. It returns when the VM has ended and everything
+// is cleaned up: nil when that was asked for, by a client, by ctx or by idleness,
+// otherwise why it ended or did not start. The error matches home.ErrLocked when
+// another daemon owns the directory. The VM starts at once.
+func Run(ctx context.Context, o Options) error {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Bundle == nil {
+		o.Bundle = func() (*bundle.Bundle, error) { return bundle.Current(o.Home.Dir()) }
+	}
+	lock, err := o.Home.Lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	d := &Daemon{
+		o: o, log: o.Logger, born: o.Now(), state: api.StateStarting, since: o.Now(), lastUse: o.Now(),
+		stop: make(chan stopOrder, 1), ready: make(chan struct{}), done: make(chan struct{}),
+	}
+	var last api.End
+	if o.Home.ReadJSON(o.Home.LastEnd(), &last) == nil {
+		d.lastEnd = &last
+	}
+	if d.console, err = logfile.Open(o.Home.Console(), consoleBytes); err != nil {
+		return fmt.Errorf("opening the console's log: %w", err)
+	}
+	defer d.console.Close()
+	l, err := d.listen()
+	if err != nil {
+		return err
+	}
+	srv := d.server()
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+
+	d.own(ctx)
+
+	bye, cancel := context.WithTimeout(context.Background(), lastAnswers)
+	defer cancel()
+	if err := srv.Shutdown(bye); err != nil { // removes the socket too
+		srv.Close()
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		d.log.Warn("the API ended early", "error", err)
+	}
+	return d.result()
+}
+
+// listen binds the socket. We hold the lock, so a socket that is there is stale.
+func (d *Daemon) listen() (net.Listener, error) {
+	h := d.o.Home
+	if err := h.PrepareSocket(); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(h.Socket()); err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("removing a stale socket: %w", err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: h.Socket()})
+	if err != nil {
+		return nil, fmt.Errorf("listening for clients: %w", err)
+	}
+	// The folder is private, so nobody got in between.
+	if err := os.Chmod(h.Socket(), 0o600); err != nil {
+		l.Close()
+		return nil, err
+	}
+	if err := h.SetDaemon(d.o.Version, d.born); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return peer.Listener(l, d.log), nil
+}
+
+// own boots the VM, waits for its end and records it.
+func (d *Daemon) own(ctx context.Context) {
+	end := d.live(ctx)
+	end.At, end.PID = d.o.Now(), os.Getpid()
+	if err := d.o.Home.WriteJSON(d.o.Home.LastEnd(), end); err != nil {
+		d.log.Error("could not record how the VM ended", "error", err)
+	}
+	d.mu.Lock()
+	d.end = end
+	d.mu.Unlock()
+	d.log.Info("vm ended", "by", end.By, "reason", end.Reason, "started", end.Started)
+	close(d.done)
+}
+
+// live is the VM's life, from its boot to its end.
+func (d *Daemon) live(ctx context.Context) *api.End {
+	bootCtx, cancel := context.WithTimeoutCause(ctx, time.Duration(d.o.Config.VM.StartTimeout),
+		fmt.Errorf("the VM was not ready within %v", time.Duration(d.o.Config.VM.StartTimeout)))
+	defer cancel()
+	type booted struct {
+		i *instance
+		p *api.Problem
+	}
+	boot := make(chan booted, 1)
+	go func() {
+		i, p := d.boot(bootCtx)
+		boot <- booted{i, p}
+	}()
+	var b booted
+	var order *stopOrder
+	select {
+	case b = <-boot:
+	case o := <-d.stop: // a stop while it starts: the start is given up
+		order = &o
+		d.setState(api.StateStopping)
+		cancel()
+		b = <-boot
+	}
+	if b.p != nil {
+		d.setState(api.StateStopping)
+		close(d.ready)
+		switch {
+		case order != nil:
+			return &api.End{By: order.by, Reason: order.reason + " while it was starting"}
+		case ctx.Err() != nil:
+			return &api.End{By: "signal", Reason: "the daemon was asked to end while the VM was starting"}
+		}
+		return &api.End{By: "daemon", Reason: b.p.Detail, Problem: b.p}
+	}
+	d.setInstance(b.i, order == nil)
+	close(d.ready)
+	return d.watch(ctx, b.i, order)
+}
+
+// watch waits for the end of a VM that is ready.
+func (d *Daemon) watch(ctx context.Context, i *instance, order *stopOrder) *api.End {
+	gone := make(chan error, 1)
+	go func() { gone <- i.machine.Wait() }()
+	upkeep, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go i.keepTime(upkeep, d.log)
+	idle := d.idleTimer(upkeep)
+	if order == nil {
+		select {
+		case err := <-gone:
+			return d.unwanted(i, err)
+		case <-i.client.Done():
+			return d.lostAgent(i, gone)
+		case o := <-d.stop:
+			order = &o
+		case <-idle:
+			order = &stopOrder{by: "idle", reason: fmt.Sprintf("nobody used it for %v (idle_stop)", time.Duration(d.o.Config.VM.IdleStop)), timeout: stopDefault}
+		case <-ctx.Done():
+			order = &stopOrder{by: "signal", reason: "the daemon was asked to end", timeout: stopDefault}
+		}
+	}
+	d.setState(api.StateStopping)
+	i.powerOff(*order, d.log)
+	return &api.End{Started: true, By: order.by, Reason: order.reason}
+}
+
+// unwanted describes the end of a machine that nobody asked for.
+func (d *Daemon) unwanted(i *instance, err error) *api.End {
+	d.setState(api.StateStopping)
+	e := &api.End{Started: true, By: "guest", Reason: "the guest powered itself off"}
+	if err != nil {
+		e.Reason = err.Error()
+		if errors.Is(err, vm.ErrVMM) {
+			e.By = "vmm"
+		}
+	}
+	if a := i.agentExit; a != "" {
+		e.Reason = a + "; then " + e.Reason
+	}
+	e.Problem = &api.Problem{
+		Type: api.ProblemStart, Title: "the VM ended by itself", Detail: e.Reason,
+		ConsoleTail: d.consoleTail(), Next: "run 'pybox vm start' to start a new one, 'pybox vm logs' and 'pybox vm console' to see more",
+	}
+	return e
+}
+
+// lostAgent handles a closed connection to the agent: the agent or the machine is
+// dead or dying, and nothing that the guest may hold is worth keeping. PID 1 keeps
+// its records for a moment; they say how the agent ended.
+func (d *Daemon) lostAgent(i *instance, gone <-chan error) *api.End {
+	d.setState(api.StateStopping)
+	ctx, cancel := context.WithTimeout(context.Background(), stopDefault)
+	defer cancel()
+	i.readAgentExit(ctx, d.log)
+	if err := i.machine.Stop(ctx); err != nil {
+		d.log.Error("could not end the machine", "error", err)
+	}
+	err := <-gone
+	if errors.Is(err, vm.ErrKilled) {
+		err = errors.New("the connection to its agent was lost and the daemon killed it")
+	}
+	return d.unwanted(i, err)
+}
+
+// idleTimer's channel is closed once nobody has used the VM for the configured
+// time. It sleeps until that could first be true, then looks again.
+func (d *Daemon) idleTimer(ctx context.Context) <-chan struct{} {
+	limit := time.Duration(d.o.Config.VM.IdleStop)
+	if limit == 0 {
+		return nil
+	}
+	c := make(chan struct{})
+	go func() {
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				return
+			}
+			left := limit - d.o.Now().Sub(d.used())
+			if left <= 0 {
+				close(c)
+				return
+			}
+			t.Reset(left)
+		}
+	}()
+	return c
+}
+
+// touch notes that a client used the VM.
+func (d *Daemon) touch() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lastUse = d.o.Now()
+}
+
+func (d *Daemon) used() time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lastUse
+}
+
+func (d *Daemon) setState(s api.State) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state != s {
+		d.state, d.since = s, d.o.Now()
+		d.log.Info("vm state", "state", s)
+	}
+}
+
+func (d *Daemon) setInstance(i *instance, running bool) {
+	if running {
+		d.setState(api.StateRunning)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.inst, d.lastUse = i, d.o.Now()
+}
+
+// stage notes that a step of the start is done.
+func (d *Daemon) stage(name string, from, to time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stages = append(d.stages, api.Stage{Name: name, MS: ms(to.Sub(from)), AtMS: ms(to.Sub(d.born)), Source: "host"})
+	d.log.Debug("vm start stage", "name", name, "took", to.Sub(from))
+}
+
+func (d *Daemon) doneStages() []api.Stage {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]api.Stage(nil), d.stages...)
+}
+
+// result is what Run returns.
+func (d *Daemon) result() error {
+	if p := d.end.Problem; p != nil {
+		return p
+	}
+	return nil
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

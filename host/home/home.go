@@ -1,0 +1,241 @@
+// Package home is PyBox's state directory on the host: where its files are, who
+// may own them, and which one process is the daemon. It knows paths and locks,
+// not what the files mean.
+package home
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/gofrs/flock"
+	"github.com/google/renameio/v2"
+)
+
+// maxSocketPath is the longest path of a Unix socket on every system: macOS has
+// 104 bytes for it, with its final zero (unix(4)).
+const maxSocketPath = 103
+
+var (
+	// ErrLocked: another daemon owns this directory.
+	ErrLocked = errors.New("another PyBox daemon owns this directory")
+	// ErrUnsafe: someone else could read or change what is in the directory.
+	ErrUnsafe = errors.New("the directory is not safe")
+)
+
+// Home is one state directory. Its methods are safe for concurrent use.
+type Home struct {
+	dir string
+}
+
+// Locate says which directory PyBox uses: $PYBOX_HOME, or .pybox in the user's
+// home. getenv is os.Getenv.
+func Locate(getenv func(string) string) (string, error) {
+	if d := getenv("PYBOX_HOME"); d != "" {
+		abs, err := filepath.Abs(d)
+		if err != nil {
+			return "", fmt.Errorf("PYBOX_HOME: %w", err)
+		}
+		return abs, nil
+	}
+	h := getenv("HOME")
+	if h == "" || !filepath.IsAbs(h) {
+		return "", errors.New("neither PYBOX_HOME nor HOME says where PyBox may keep its files: set PYBOX_HOME to a folder")
+	}
+	return filepath.Join(h, ".pybox"), nil
+}
+
+// Open makes dir with mode 0700 when it is missing, and refuses one that belongs
+// to another user or that others can write to.
+func Open(dir string) (*Home, error) {
+	if err := ensureDir(dir); err != nil {
+		return nil, err
+	}
+	return &Home{dir: dir}, nil
+}
+
+// ensureDir makes a private directory, or checks the one that is there.
+func ensureDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("making PyBox's directory: %w", err)
+	}
+	st, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if !st.IsDir() {
+		return fmt.Errorf("%s is not a directory", dir)
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
+		return fmt.Errorf("%w: %s belongs to user %d, not to you (%d): set PYBOX_HOME to a folder of your own", ErrUnsafe, dir, sys.Uid, os.Geteuid())
+	}
+	if st.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%w: others may write to %s: run 'chmod 700 %s'", ErrUnsafe, dir, dir)
+	}
+	return nil
+}
+
+// Dir is the directory's path.
+func (h *Home) Dir() string { return h.dir }
+
+// Path joins names to the directory's path.
+func (h *Home) Path(names ...string) string {
+	return filepath.Join(append([]string{h.dir}, names...)...)
+}
+
+// Config is the path of config.toml.
+func (h *Home) Config() string { return h.Path("config.toml") }
+
+// Log and Console are the daemon's log and the guest's console output.
+func (h *Home) Log() string     { return h.Path("daemon.log") }
+func (h *Home) Console() string { return h.Path("console.log") }
+
+// LastEnd is the path of the record of how the last VM ended.
+func (h *Home) LastEnd() string { return h.Path("last-end.json") }
+
+// Socket is where the daemon listens: in the directory, or in a private folder
+// below /tmp when that path would be too long for a socket.
+func (h *Home) Socket() string {
+	if p := h.Path("pybox.sock"); len(p) <= maxSocketPath {
+		return p
+	}
+	sum := sha256.Sum256([]byte(h.dir))
+	return filepath.Join(fallbackDir(), hex.EncodeToString(sum[:4])+".sock")
+}
+
+func fallbackDir() string { return fmt.Sprintf("/tmp/pybox-%d", os.Getuid()) }
+
+// PrepareSocket makes the socket's folder and checks that it is ours alone.
+// Only the holder of the lock may remove or bind the socket.
+func (h *Home) PrepareSocket() error {
+	dir := filepath.Dir(h.Socket())
+	if dir == h.dir {
+		return nil
+	}
+	st, err := os.Lstat(dir)
+	if err == nil && st.Mode()&fs.ModeSymlink != 0 {
+		return fmt.Errorf("%w: %s is a link", ErrUnsafe, dir)
+	}
+	return ensureDir(dir)
+}
+
+// Lock is the ownership of a directory by one daemon.
+type Lock struct{ f *flock.Flock }
+
+// Lock takes the directory without waiting. The kernel drops the lock with the
+// process, however it ends, so a lock is never stale. The error matches ErrLocked
+// when a living process has it.
+func (h *Home) Lock() (*Lock, error) {
+	f := flock.New(h.Path("lock"), flock.SetPermissions(0o600))
+	ok, err := f.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("locking %s: %w", h.dir, err)
+	}
+	if !ok {
+		return nil, fmt.Errorf("%w: %s (%s)", ErrLocked, h.dir, h.owner())
+	}
+	return &Lock{f}, nil
+}
+
+// WaitUnlocked returns once no process holds the lock, or when ctx ends.
+func (h *Home) WaitUnlocked(ctx context.Context) error {
+	f := flock.New(h.Path("lock"), flock.SetPermissions(0o600))
+	defer f.Close()
+	ok, err := f.TryRLockContext(ctx, 20*time.Millisecond)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return ErrLocked
+	}
+	return f.Unlock()
+}
+
+// Unlock gives the directory up.
+func (l *Lock) Unlock() error { return l.f.Unlock() }
+
+func (h *Home) owner() string {
+	d, err := h.Daemon()
+	if err != nil {
+		return "its owner is unknown"
+	}
+	return fmt.Sprintf("pid %d, since %s", d.PID, d.StartedAt.Format(time.DateTime))
+}
+
+// Daemon describes the process that holds the lock, or held it last: a number
+// alone names another process once the host has booted or reused it.
+type Daemon struct {
+	PID int `json:"pid"`
+	// StartTime is the process's start as the kernel counts it, to be compared
+	// for equality only.
+	StartTime  string    `json:"start_time"`
+	HostBootID string    `json:"host_boot_id"`
+	StartedAt  time.Time `json:"started_at"`
+	Socket     string    `json:"socket"`
+	Version    string    `json:"version"`
+}
+
+// maxJSON bounds the small files of this directory.
+const maxJSON = 1 << 20
+
+// SetDaemon records this process as the daemon.
+func (h *Home) SetDaemon(version string, now time.Time) error {
+	start, err := processStart(os.Getpid())
+	if err != nil {
+		return err
+	}
+	return h.WriteJSON(h.Path("daemon.json"), Daemon{
+		PID: os.Getpid(), StartTime: start, HostBootID: hostBootID(), StartedAt: now, Socket: h.Socket(), Version: version,
+	})
+}
+
+// Daemon reads what SetDaemon recorded.
+func (h *Home) Daemon() (Daemon, error) {
+	var d Daemon
+	err := h.ReadJSON(h.Path("daemon.json"), &d)
+	return d, err
+}
+
+// Alive tells whether the described process is still the one that runs.
+func (d Daemon) Alive() bool {
+	if d.PID <= 1 || d.HostBootID != hostBootID() {
+		return false
+	}
+	start, err := processStart(d.PID)
+	return err == nil && start == d.StartTime
+}
+
+// WriteJSON replaces a file of the directory at once: no reader sees half of it.
+func (h *Home) WriteJSON(path string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(path, append(b, '\n'), 0o600)
+}
+
+// ReadJSON reads a file that WriteJSON wrote.
+func (h *Home) ReadJSON(path string, v any) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxJSON))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}

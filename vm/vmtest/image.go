@@ -1,0 +1,76 @@
+//go:build linux
+
+package vmtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/pybox/pybox/guest/erofs"
+	"github.com/pybox/pybox/guest/tree"
+	"github.com/pybox/pybox/vm"
+)
+
+// RealConfig makes the configuration of a machine whose root disk has nothing but
+// the suite's guest. It needs a Go toolchain, a kernel and no privilege.
+func RealConfig(t *testing.T, kernel string) vm.Config {
+	t.Helper()
+	return RealConfigFor(t, kernel, "github.com/pybox/pybox/vm/vmtest/guest")
+}
+
+// RealConfigFor is RealConfig with another Go package as PID 1.
+func RealConfigFor(t *testing.T, kernel, pkg string) vm.Config {
+	t.Helper()
+	arch := vm.HostArch()
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "guest")
+	if err := buildStatic(t.Context(), arch, pkg, bin); err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(dir, "root.erofs")
+	if err := writeRoot(root, bin); err != nil {
+		t.Fatal(err)
+	}
+	return vm.Config{
+		Name: "vmtest", Arch: arch, CPUs: 2, MemoryBytes: 512 << 20, Kernel: kernel,
+		KernelArgs: []string{"root=/dev/vda", "rootfstype=erofs", "ro", "init=/init", "quiet", "panic=-1"},
+		Disks:      []vm.Disk{{Path: root, Serial: "root"}},
+	}
+}
+
+func buildStatic(ctx context.Context, arch, pkg, out string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", out, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+	if b, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w: %s", pkg, err, b)
+	}
+	return nil
+}
+
+// writeRoot makes an image with bin as /init and an empty /dev for the kernel to
+// mount its device nodes on.
+func writeRoot(path, bin string) error {
+	data, err := os.ReadFile(bin)
+	if err != nil {
+		return err
+	}
+	t := tree.New(tree.DefaultLimits)
+	for _, d := range []string{"dev", "proc", "sys", "run", "tmp"} {
+		if err := t.Mkdir(d, tree.Attr{Mode: 0o755}); err != nil {
+			return err
+		}
+	}
+	if err := t.WriteFile("init", data, tree.Attr{Mode: 0o755}); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return erofs.Write(f, t, filepath.Dir(path))
+}
