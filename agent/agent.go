@@ -1,0 +1,189 @@
+// Package agent is the program that the host talks to in the guest: a child of
+// PID 1 that serves api.AgentService to the host alone. What it touches of the
+// guest (clock, /proc, control channel) is handed to it, so that everything but
+// its start is tested on any system.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/pybox/pybox/agent/api"
+	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/agent/api/v1/agentv1connect"
+	"github.com/pybox/pybox/agent/boottime"
+)
+
+// StepThreshold is how far the guest's clock may be off before it is stepped.
+const StepThreshold = 50 * time.Millisecond
+
+// earliestHostTime is the lowest wall clock that a host is believed to have
+// (2020-01-01): a host whose own clock was never set is not worth following.
+const earliestHostTime = 1577836800 * int64(time.Second)
+
+// WallClock is the guest's CLOCK_REALTIME.
+type WallClock interface {
+	Now() time.Time
+	Set(time.Time) error
+}
+
+// Config is what a Service needs. All fields but Runtimes and Stages must be
+// set.
+type Config struct {
+	// Version is the agent's, at most 64 bytes.
+	Version string
+	// BootID, KernelRelease and Machine are those of the running kernel.
+	BootID, KernelRelease, Machine string
+	// Stages are the steps of the boot in the order they ended.
+	Stages []*agentv1.Stage
+	// Runtimes are versions of what runs boxes, by name.
+	Runtimes map[string]string
+	// Wall is the clock that SetTime steps, Boot the one that records use.
+	Wall WallClock
+	Boot boottime.Clock
+	// Proc is /proc.
+	Proc fs.FS
+	// Activity tells of the runs in progress.
+	Activity *Activity
+	Log      *slog.Logger
+}
+
+// Service implements api.AgentService. It is safe for concurrent use; no call
+// waits for another, except that one step of the clock goes at a time.
+type Service struct {
+	c   Config
+	off chan string
+}
+
+var _ agentv1connect.AgentServiceHandler = (*Service)(nil)
+
+// NewService returns a Service.
+func NewService(c Config) *Service {
+	return &Service{c: c, off: make(chan string, 1)}
+}
+
+// PoweringOff gives the reason of the first PowerOff call, once it is to be
+// obeyed.
+func (s *Service) PoweringOff() <-chan string { return s.off }
+
+// Hello implements the call of that name. It reads nothing and waits for
+// nothing: it is the host's sign that the guest is up.
+func (s *Service) Hello(_ context.Context, r *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
+	if v := r.Msg.GetProtocolVersion(); v != api.ProtocolVersion {
+		// The host compares too, and has somebody to tell.
+		s.c.Log.Warn("the host speaks another protocol version", "host", v, "guest", api.ProtocolVersion)
+	}
+	return connect.NewResponse(&agentv1.HelloResponse{
+		ProtocolVersion: api.ProtocolVersion,
+		AgentVersion:    s.c.Version,
+		BootId:          s.c.BootID,
+		KernelRelease:   s.c.KernelRelease,
+		Machine:         s.c.Machine,
+		Stages:          s.c.Stages,
+		RuntimeVersions: s.c.Runtimes,
+	}), nil
+}
+
+// SetTime implements the call of that name.
+func (s *Service) SetTime(_ context.Context, r *connect.Request[agentv1.SetTimeRequest]) (*connect.Response[agentv1.SetTimeResponse], error) {
+	arrived := s.c.Wall.Now()
+	host, roundTrip := r.Msg.GetHostUnixNs(), r.Msg.GetRoundTripNs()
+	if host < earliestHostTime || roundTrip < 0 || roundTrip > int64(api.MaxRoundTrip) {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the host's time is out of bounds"))
+	}
+	answer := &agentv1.SetTimeResponse{GuestUnixNs: max(arrived.UnixNano(), 0)}
+	offset := time.Unix(0, host).Add(time.Duration(roundTrip / 2)).Sub(arrived.Round(0))
+	if offset.Abs() <= StepThreshold {
+		return connect.NewResponse(answer), nil
+	}
+	var err error
+	idle := s.c.Activity.WhileIdle(func() { err = s.c.Wall.Set(s.c.Wall.Now().Add(offset)) })
+	switch {
+	case !idle:
+		answer.Deferred = "run active"
+	case err != nil:
+		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("step the clock: %w", err))
+	default:
+		answer.Stepped = true
+	}
+	return connect.NewResponse(answer), nil
+}
+
+// Status implements the call of that name. A reading that fails is zero, and
+// logged.
+func (s *Service) Status(context.Context, *connect.Request[agentv1.StatusRequest]) (*connect.Response[agentv1.StatusResponse], error) {
+	p := proc{s.c.Proc, s.c.Log}
+	total, available := p.memory()
+	return connect.NewResponse(&agentv1.StatusResponse{
+		MemTotalBytes:     total,
+		MemAvailableBytes: available,
+		UptimeNs:          int64(s.c.Boot()),
+		AgentRssBytes:     p.rss("self"),
+		InitRssBytes:      p.rss("1"),
+		Boxes:             uint32(s.c.Activity.Runs()),
+		GuestUnixNs:       max(s.c.Wall.Now().UnixNano(), 0),
+		OpenFiles:         p.entries("self/fd"),
+		Goroutines:        uint32(runtime.NumGoroutine()),
+		Mounts:            p.lines("self/mountinfo"),
+	}), nil
+}
+
+// PowerOff implements the call of that name: it answers, and PoweringOff tells
+// whoever can do it.
+func (s *Service) PowerOff(_ context.Context, r *connect.Request[agentv1.PowerOffRequest]) (*connect.Response[agentv1.PowerOffResponse], error) {
+	reason := r.Msg.GetReason()
+	if len(reason) > 200 {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("a reason has at most 200 bytes"))
+	}
+	select {
+	case s.off <- reason:
+	default: // asked before
+	}
+	return connect.NewResponse(&agentv1.PowerOffResponse{}), nil
+}
+
+// Activity counts the runs in progress, for what must not happen during one.
+// The zero value is ready.
+type Activity struct {
+	mu   sync.Mutex
+	runs int
+}
+
+// Begin counts a run until end is called, which may be more than once.
+func (a *Activity) Begin() (end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.runs++
+	return sync.OnceFunc(func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.runs--
+	})
+}
+
+// Runs is the number of runs in progress.
+func (a *Activity) Runs() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.runs
+}
+
+// WhileIdle calls f while no run is in progress and none can begin. It tells
+// whether it did: with a run in progress it does nothing.
+func (a *Activity) WhileIdle(f func()) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.runs > 0 {
+		return false
+	}
+	f()
+	return true
+}

@@ -1,0 +1,89 @@
+// Package api is what the host and the guest's agent share: the ports, the
+// bounds and versions of their protocol, a server and a client that carry it
+// over one connection, and the checks that everything from the guest passes on
+// the host. The wire schema is in api/v1. It knows nothing of machines: it is
+// given listeners and connections.
+package api
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ProtocolVersion is the version of the wire schema and of its meaning. It
+// rises with every change that an older peer would misunderstand.
+const ProtocolVersion = 1
+
+// Ports of the guest, on vsock. The host dials both and listens on none.
+const (
+	// AgentPort is the agent's: HTTP/2 with the Connect protocol.
+	AgentPort = 1024
+	// RecordsPort is PID 1's: its own records, also when the agent is dead.
+	RecordsPort = 1025
+)
+
+// HostCID is the context id of the host, VMADDR_CID_HOST of vsock(7). The guest
+// serves no other peer.
+const HostCID = 2
+
+// Bounds of the protocol, held by both sides.
+const (
+	// MaxMessageBytes bounds one message, before and after decoding.
+	MaxMessageBytes = 1 << 20
+	// MaxHeaderBytes bounds the headers of one request or response.
+	MaxHeaderBytes = 16 << 10
+	// MaxRecordsBytes bounds the records of PID 1 on the wire.
+	MaxRecordsBytes = 256 << 10
+	// MaxStreams bounds the calls at a time on one connection.
+	MaxStreams = 250
+	// MaxConns bounds the connections that the agent serves at a time.
+	MaxConns = 8
+	// MaxRoundTrip bounds the round trip that the host may tell with its time.
+	MaxRoundTrip = time.Minute
+)
+
+// HTTP/2 flow control of both sides. The window of a connection has room for
+// all its streams at once, so a reader that stalls on one stream never takes
+// the room of another (Go's default of 1 MiB for a connection would). net/http
+// documents less than 4 MiB for the larger one but takes up to 2 GiB: a test
+// reads from the wire what it announced.
+const (
+	streamWindow     = 256 << 10
+	connectionWindow = 64 << 20
+)
+
+// Deadlines. A context that ends sooner goes first.
+const (
+	// HandshakeTimeout bounds what comes before the first call on a connection.
+	HandshakeTimeout = 5 * time.Second
+	// CallTimeout bounds a unary call that its caller gave no deadline.
+	CallTimeout = 10 * time.Second
+	// serveTimeout bounds a unary call on the agent, the upload of its request
+	// and the download of its answer included.
+	serveTimeout = 30 * time.Second
+	// shutdownTimeout bounds the wait for calls in progress when a server ends.
+	shutdownTimeout = time.Second
+)
+
+// Errors, to be tested with errors.Is.
+var (
+	// ErrEnded: the connection to the guest has ended; a new one is needed.
+	ErrEnded = errors.New("the connection to the guest has ended")
+	// ErrInvalid: the guest answered something outside the protocol's bounds.
+	ErrInvalid = errors.New("the guest gave an invalid answer")
+	// ErrProtocol: host and guest speak different versions of the protocol.
+	ErrProtocol = errors.New("host and guest speak different protocol versions")
+)
+
+// CheckProtocol compares the guest's protocol version with ours. The error
+// matches ErrProtocol and says which side is older and what to do.
+func CheckProtocol(guest uint32) error {
+	switch {
+	case guest < ProtocolVersion:
+		return fmt.Errorf("%w: the guest speaks %d, this pybox %d, so the guest bundle is older: rebuild or reinstall the guest bundle, then run `pybox vm restart`", ErrProtocol, guest, ProtocolVersion)
+	case guest > ProtocolVersion:
+		return fmt.Errorf("%w: the guest speaks %d, this pybox %d, so this pybox is older: update pybox, or install the guest bundle of its own release", ErrProtocol, guest, ProtocolVersion)
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package initd
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/pybox/pybox/agent/cgroup"
+)
+
+// cgroups is the tree that PID 1 makes:
+//
+//	/              PID 1 and kernel threads
+//	└ pybox
+//	  ├ system     the agent and what runs boxes for it
+//	  ├ boxes      the parent of boxes: no process of its own
+//	  └ quota      empty
+type cgroups struct{ system, boxes *cgroup.Dir }
+
+// makeCgroups makes the tree below the mounted root. The controllers that limit
+// a box must be there; the others are switched on where the kernel has them.
+func makeCgroups(root string) (*cgroups, error) {
+	top, err := cgroup.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	defer top.Close()
+	if err := enable(top); err != nil {
+		return nil, err
+	}
+	pybox, err := top.Make("pybox")
+	if err != nil {
+		return nil, err
+	}
+	defer pybox.Close()
+	if err := enable(pybox); err != nil {
+		return nil, err
+	}
+	t := new(cgroups)
+	if t.system, err = pybox.Make("system"); err != nil {
+		return nil, err
+	}
+	if t.boxes, err = pybox.Make("boxes"); err != nil {
+		return nil, err
+	}
+	if err := enable(t.boxes); err != nil {
+		return nil, err
+	}
+	return t, holdQuota(pybox)
+}
+
+func enable(d *cgroup.Dir) error {
+	if err := d.Enable("cpu", "memory", "pids"); err != nil {
+		return fmt.Errorf("switch the cgroup controllers cpu, memory and pids on: %w", err)
+	}
+	for _, c := range []string{"io", "cpuset"} {
+		_ = d.Enable(c) // good to have
+	}
+	return nil
+}
+
+// holdQuota gives one empty cgroup a CPU limit for good. The first limit in a
+// kernel patches a branch of the scheduler (the static key __cfs_bandwidth_used)
+// and the last one that goes patches it back: it happens once, now, while
+// nothing else runs, and not around every run.
+func holdQuota(pybox *cgroup.Dir) (err error) {
+	d, err := pybox.Make("quota")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return d.Set("cpu.max", "1000000 1000000")
+}

@@ -1,0 +1,84 @@
+package initd
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/boottime"
+)
+
+const (
+	// maxReaders bounds the connections to the records at a time.
+	maxReaders = 4
+	// readerTimeout bounds one connection.
+	readerTimeout = time.Second
+)
+
+// records is what PID 1 tells the host.
+type records struct {
+	bootID string
+	now    boottime.Clock
+	timers *timers
+
+	mu    sync.Mutex
+	agent *api.AgentExit
+	read  chan struct{} // closed when the agent's end has been read
+}
+
+func newRecords(bootID string, now boottime.Clock, t *timers) *records {
+	return &records{bootID: bootID, now: now, timers: t, read: make(chan struct{})}
+}
+
+// agentEnded adds the end of the agent.
+func (r *records) agentEnded(e api.AgentExit) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.agent = &e
+}
+
+// snapshot is a copy of all records.
+func (r *records) snapshot() *api.Records {
+	out := &api.Records{Schema: api.RecordsSchema, BootID: r.bootID}
+	r.timers.fill(out)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out.Agent = r.agent
+	out.NowNS = int64(r.now())
+	return out
+}
+
+// serve answers every connection of l with the records until l is closed. l
+// bounds the connections and checks their peers.
+func (r *records) serve(l net.Listener) error {
+	for {
+		conn, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		if err != nil {
+			// The connection failed before it was taken, or descriptors ran
+			// out; a pause keeps that from becoming a busy loop.
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		go r.answer(conn)
+	}
+}
+
+func (r *records) answer(conn net.Conn) {
+	defer conn.Close()
+	s := r.snapshot()
+	if api.SendRecords(conn, s, readerTimeout) != nil || s.Agent == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case <-r.read:
+	default:
+		close(r.read)
+	}
+}

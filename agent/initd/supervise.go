@@ -1,0 +1,118 @@
+package initd
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/console"
+	"github.com/pybox/pybox/agent/control"
+)
+
+const (
+	// recordsLinger is how long the records stay readable after the agent died.
+	recordsLinger = 2 * time.Second
+	// flushTimeout bounds the wait for the console before the power goes.
+	flushTimeout = 200 * time.Millisecond
+)
+
+// supervisor is what PID 1 does once the guest is up: it waits for the end of
+// the agent or for the request to power off.
+type supervisor struct {
+	console *console.Console
+	timers  *timers
+	records *records
+	// killBoxes kills every box; killSystem kills the agent and its helpers.
+	killBoxes, killSystem func() error
+	// powerOff ends the machine; it does not return, except in tests.
+	powerOff func()
+	linger   time.Duration
+
+	// off carries the first reason to power off.
+	off chan string
+}
+
+// handle answers the requests of the agent.
+func (s *supervisor) handle(r control.Request) control.Reply {
+	switch r.Op {
+	case control.OpArm:
+		return control.Reply{Status: s.timers.arm(r.ID, r.Path, r.After)}
+	case control.OpDisarm:
+		status, at := s.timers.disarm(r.ID)
+		return control.Reply{Status: status, FiredAt: at}
+	case control.OpPowerOff:
+		select {
+		case s.off <- r.Reason:
+		default: // it goes off already
+		}
+		return control.Reply{Status: control.StatusOK}
+	case control.OpCrash:
+		return crash()
+	}
+	return control.Reply{Status: control.StatusUnsupported}
+}
+
+// serve answers the agent on conn until it is gone. What follows is decided by
+// the end of the agent's process alone.
+func (s *supervisor) serve(conn net.Conn) {
+	_ = control.Serve(conn, s.handle)
+	_ = conn.Close()
+}
+
+// run returns after powerOff, which only tests see.
+func (s *supervisor) run(agent <-chan syscall.WaitStatus) {
+	select {
+	case status := <-agent:
+		s.agentEnded(status)
+	case reason := <-s.off:
+		_ = s.killBoxes()
+		s.end("powering off: " + reason)
+	}
+}
+
+// agentEnded does what must follow the agent's death, the boxes first: nobody
+// is left who would watch them.
+func (s *supervisor) agentEnded(status syscall.WaitStatus) {
+	at := s.timers.now()
+	err := s.killBoxes()
+	_ = s.killSystem()
+	exit := agentExit(status)
+	exit.AtNS, exit.KilledNS = int64(at), int64(s.timers.now())
+	exit.Detail = detailOf(err)
+	s.records.agentEnded(exit)
+	s.console.Printf("pybox: the agent ended (%s); every box was killed; powering off", describe(status))
+	select {
+	case <-s.records.read:
+	case <-time.After(s.linger):
+	}
+	s.end("")
+}
+
+func (s *supervisor) end(line string) {
+	if line != "" {
+		s.console.Printf("pybox: %s", line)
+	}
+	_ = s.killSystem()
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	_ = s.console.Flush(ctx)
+	s.powerOff()
+}
+
+// agentExit puts a wait status into a record.
+func agentExit(s syscall.WaitStatus) api.AgentExit {
+	if s.Signaled() {
+		return api.AgentExit{Code: -1, Signal: int(s.Signal())}
+	}
+	return api.AgentExit{Code: s.ExitStatus()}
+}
+
+func describe(s syscall.WaitStatus) string {
+	if s.Signaled() {
+		return fmt.Sprintf("signal %d, %v", int(s.Signal()), s.Signal())
+	}
+	return fmt.Sprintf("exit code %d", s.ExitStatus())
+}

@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/mdlayher/vsock"
+	"golang.org/x/sys/unix"
+
+	"github.com/pybox/pybox/agent/api"
+	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/agent/boottime"
+	"github.com/pybox/pybox/agent/console"
+	"github.com/pybox/pybox/agent/control"
+	"github.com/pybox/pybox/agent/initd"
+)
+
+const (
+	// versionsFile has the versions of what runs boxes: lines "name version",
+	// written when the root image is built. Asking the programs themselves
+	// would delay the hello by their start.
+	versionsFile = "etc/pybox/versions"
+	// powerOffTimeout is how long PID 1 may take before the agent itself
+	// switches the guest off.
+	powerOffTimeout = 3 * time.Second
+)
+
+// Main is the agent. It returns an exit code, at which PID 1 ends every box and
+// the guest; an agent that is well never returns.
+func Main(version string) int {
+	started := boottime.Now()
+	c := console.New(os.Stderr)
+	err := run(c, version, started)
+	c.Printf("pybox: agent: %v", err)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = c.Flush(ctx)
+	return 1
+}
+
+func run(c *console.Console, version string, started time.Duration) error {
+	if os.Getppid() != 1 || os.Getenv(initd.StagesEnv) == "" {
+		return errors.New("it is started by PID 1 of a PyBox guest only")
+	}
+	log := slog.New(slog.NewTextHandler(c, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	pid1, err := controlChannel()
+	if err != nil {
+		return err
+	}
+	config, err := systemConfig(version, log)
+	if err != nil {
+		return err
+	}
+	initd.ParseStages(os.Getenv(initd.StagesEnv), config.stage)
+	_ = os.Unsetenv(initd.StagesEnv)
+	config.stage("agent", started)
+
+	l, err := vsock.ListenContextID(unix.VMADDR_CID_ANY, api.AgentPort, nil)
+	if err != nil {
+		return fmt.Errorf("listen for the host on vsock port %d: %w", api.AgentPort, err)
+	}
+	config.stage("listening", boottime.Now())
+	service := NewService(config)
+	server := api.NewServer(service, log)
+	handleTests(server, pid1)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(ctx, api.LimitListener(l, api.MaxConns, isHost)) }()
+	select {
+	case err := <-failed:
+		return err
+	case reason := <-service.PoweringOff():
+		cancel() // calls in progress, the one that asked too, get their answers
+		<-failed
+		return powerOff(pid1, reason)
+	}
+}
+
+// powerOff has PID 1 kill every box and switch the guest off, or does the latter
+// itself when PID 1 does not. It returns only when nothing helped.
+func powerOff(pid1 *control.Client, reason string) error {
+	reason = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, reason)
+	err := pid1.PowerOff(reason[:min(len(reason), control.MaxReason)])
+	if err == nil {
+		time.Sleep(powerOffTimeout) // the machine ends meanwhile
+		err = errors.New("PID 1 did not switch the guest off")
+	}
+	return errors.Join(err, os.NewSyscallError("reboot", unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)))
+}
+
+// controlChannel opens what PID 1 left at initd.ControlFD, and keeps it from
+// every program that the agent starts.
+func controlChannel() (*control.Client, error) {
+	unix.CloseOnExec(initd.ControlFD)
+	f := os.NewFile(initd.ControlFD, "control")
+	conn, err := net.FileConn(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("open the channel to PID 1: %w", err)
+	}
+	return control.NewClient(conn), nil
+}
+
+// systemConfig reads what the running kernel says of itself.
+func systemConfig(version string, log *slog.Logger) (Config, error) {
+	root := os.DirFS("/")
+	id, err := readBounded(root, "proc/sys/kernel/random/boot_id", 64)
+	if err != nil {
+		return Config{}, fmt.Errorf("read the boot id: %w", err)
+	}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return Config{}, os.NewSyscallError("uname", err)
+	}
+	runtimes, err := readBounded(root, versionsFile, 4096)
+	if err != nil {
+		log.Warn("the versions of what runs boxes are not known", "error", err)
+	}
+	return Config{
+		Version:       version,
+		BootID:        strings.TrimSpace(string(id)),
+		KernelRelease: unix.ByteSliceToString(u.Release[:]),
+		Machine:       unix.ByteSliceToString(u.Machine[:]),
+		Runtimes:      versions(runtimes),
+		Wall:          systemClock{},
+		Boot:          boottime.Now,
+		Proc:          os.DirFS("/proc"),
+		Activity:      new(Activity),
+		Log:           log,
+	}, nil
+}
+
+func (c *Config) stage(name string, at time.Duration) {
+	c.Stages = append(c.Stages, &agentv1.Stage{Name: name, EndedAtNs: int64(at)})
+}
+
+// isHost tells whether a vsock peer is the host: nothing in the guest may be
+// taken for it, and vsock(7) knows no network namespaces.
+func isHost(a net.Addr) bool {
+	v, ok := a.(*vsock.Addr)
+	return ok && v.ContextID == api.HostCID
+}
+
+// systemClock is CLOCK_REALTIME.
+type systemClock struct{}
+
+// Now implements WallClock.
+func (systemClock) Now() time.Time { return time.Now() }
+
+// Set implements WallClock.
+func (systemClock) Set(t time.Time) error {
+	ts := unix.NsecToTimespec(t.UnixNano())
+	return os.NewSyscallError("clock_settime", unix.ClockSettime(unix.CLOCK_REALTIME, &ts))
+}
