@@ -36,8 +36,6 @@ type Builder struct {
 	Clean bool
 	// Progress receives lines for a person; nil discards.
 	Progress io.Writer
-
-	make string // the program, "make" when empty
 }
 
 // Configured is a source tree's configuration with PyBox's requests.
@@ -288,6 +286,7 @@ func readConfig(file string) (config.Config, error) {
 // release asks the build for the version that `uname -r` will show.
 func (w *workdir) release(ctx context.Context) (string, error) {
 	run := w.command("release", w.dir, "kernelrelease")
+	run.capture = true
 	out, err := run.do(ctx)
 	if err != nil {
 		return "", err

@@ -29,15 +29,15 @@ const (
 // makeRun is one call of the kernel's build.
 type makeRun struct {
 	verb     string // what it is for, in log names and errors
-	program  string
 	args     []string
 	env      []string
 	log      string
+	capture  bool                          // keep standard output for the caller
 	progress func(format string, a ...any) // nil: silent
 }
 
 type makeOutput struct {
-	stdout    []byte // at most maxStdout bytes of it
+	stdout    []byte // at most maxStdout bytes of it, where captured
 	wall, cpu time.Duration
 }
 
@@ -68,10 +68,6 @@ func (e *makeError) Unwrap() []error { return []error{ErrMake, e.err} }
 
 // command prepares a run of make for objects in dir.
 func (w *workdir) command(verb, dir string, args ...string) makeRun {
-	program := w.b.make
-	if program == "" {
-		program = "make"
-	}
 	all := []string{"-s", "-C", w.source.dir, "O=" + dir, "ARCH=" + w.arch.make}
 	// kconfig notes the versions of these in the configuration, which is part
 	// of the kernel. None takes part in the build: let it find none, anywhere.
@@ -86,10 +82,9 @@ func (w *workdir) command(verb, dir string, args ...string) makeRun {
 	}
 	stamp := w.source.time.UTC().Format("Mon Jan _2 15:04:05 UTC 2006")
 	return makeRun{
-		verb:    verb,
-		program: program,
-		args:    append(all, args...),
-		log:     filepath.Join(w.b.Cache, "work", w.arch.name+"-"+verb+".log"),
+		verb: verb,
+		args: append(all, args...),
+		log:  filepath.Join(w.b.Cache, "work", w.arch.name+"-"+verb+".log"),
 		env: append(hostEnv(),
 			"LC_ALL=C", "TZ=UTC",
 			"KBUILD_BUILD_TIMESTAMP="+stamp,
@@ -110,22 +105,25 @@ func hostEnv() []string {
 	return env
 }
 
-// do runs make with its output in the log file, standard output also in the
-// result. When ctx ends, the whole process group is killed.
+// do runs make with its output in the log file. When ctx ends, the whole process group is killed.
 func (r makeRun) do(ctx context.Context) (makeOutput, error) {
 	log, err := os.Create(r.log)
 	if err != nil {
 		return makeOutput{}, fmt.Errorf("make log: %w", err)
 	}
 	defer log.Close()
-	cmd := exec.CommandContext(ctx, r.program, r.args...)
+	cmd := exec.CommandContext(ctx, "make", r.args...)
 	cmd.Env = r.env
 	cmd.WaitDelay = killGrace
 	ownGroup(cmd)
 	stdout := &head{limit: maxStdout}
 	steps := &stepCounter{}
-	cmd.Stderr = log
-	cmd.Stdout = io.MultiWriter(log, stdout, steps)
+	// One writer for both is one pipe for both: errors stay where they belong.
+	sink := io.MultiWriter(log, steps)
+	cmd.Stdout, cmd.Stderr = sink, sink
+	if r.capture {
+		cmd.Stdout = io.MultiWriter(log, stdout)
+	}
 	start := time.Now()
 	stop := r.report(steps, start)
 	err = cmd.Run()

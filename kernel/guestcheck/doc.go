@@ -12,10 +12,9 @@
 //
 //	PYBOX_GUESTCHECK=all       (or unset) run every check
 //	PYBOX_GUESTCHECK=panic     end at once, so that the kernel panics
-//	PYBOX_ACCEL=tcg            the processor is emulated: see the check
-//	                           "processor mitigations"
 //
-// The disks that it wants: its own root as an erofs image with the serial
+// The rest of the command line has to hold config.BootArgs, whose effects are
+// checked too. The disks that it wants: its own root as an erofs image with the serial
 // "root", and a second erofs image with the serial "img-0123456789abcdef" that
 // holds a file "hello".
 package main

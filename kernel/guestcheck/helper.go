@@ -49,7 +49,7 @@ func children() map[string]child {
 		"open-null":     openNullChild,
 		"box":           boxChild,
 		"time-ns":       timeNamespaceChild,
-		"unshare-user":  unshareUserChild,
+		"new-user":      newUserChild,
 		"seccomp":       seccompChild,
 		"bpf-load":      bpfLoadChild,
 		"tiocsti":       tiocstiChild,

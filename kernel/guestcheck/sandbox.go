@@ -21,7 +21,7 @@ func sandboxChecks() []check {
 		{"landlock", landlock},
 		{"bpf is refused to ordinary users", func() error { return inChild(asUser, "bpf-load") }},
 		{"perf is refused to ordinary users", func() error { return inChild(asUser, "perf") }},
-		{"ptrace of a parent can be refused (yama)", ptraceParent},
+		{"ptrace of a parent is refused", func() error { return inChild(asUser, "ptrace-parent") }},
 		{"process descriptors", pidfd},
 		{"the kernel log is refused to ordinary users", func() error { return inChild(asUser, "read-log") }},
 	}
@@ -91,14 +91,6 @@ func perfChild([]string) error {
 		return nil
 	}
 	return fmt.Errorf("%w, want %w", err, unix.EACCES)
-}
-
-// ptraceParent switches Yama on, which Debian's source leaves off at boot.
-func ptraceParent() error {
-	if err := write("/proc/sys/kernel/yama/ptrace_scope", "1"); err != nil {
-		return err
-	}
-	return inChild(asUser, "ptrace-parent")
 }
 
 // ptraceParentChild starts a child of the same user that tries to trace it:

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func TestExitCodes(t *testing.T) {
+	t.Setenv("PYBOX_CACHE", t.TempDir())
+	t.Chdir(t.TempDir())
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"--help", 0, ""},
+		{"", 0, ""},
+		{"build", 2, "accepts 1 arg"},
+		{"build mips", 2, "amd64, arm64"},
+		{"build amd64 arm64", 2, "accepts 1 arg"},
+		{"compare ''", 2, "architecture"},
+		{"frobnicate", 2, "unknown command"},
+		{"build --frobnicate amd64", 2, "unknown flag"},
+		{"-j x build amd64", 2, "invalid argument"},
+		{"check-tools mips", 2, "architecture"},
+		{"clean now", 2, "mkkernel --help"},
+		{"configure amd64", 1, "top of the repository"}, // no lock file here
+		{"configure amd64 --source-deb nowhere.deb", 1, "nowhere.deb"},
+		{"clean", 0, ""},
+	} {
+		var out, said bytes.Buffer
+		if code := run(t.Context(), strings.Fields(c.args), &out, &said); code != c.code || !strings.Contains(said.String(), c.says) {
+			t.Errorf("mkkernel %s: exit code %d, want %d; it said: %s", c.args, code, c.code, said.String())
+		}
+		if c.code != 0 && out.Len() > 0 {
+			t.Errorf("mkkernel %s fails and prints a result: %s", c.args, out.String())
+		}
+	}
+}
+
+func TestCheckToolsNamesWhatIsMissing(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	var out, said bytes.Buffer
+	code := run(t.Context(), []string{"check-tools", "arm64"}, &out, &said)
+	want := "apt-get install"
+	if runtime.GOOS != "linux" {
+		want = "Linux only"
+	}
+	if code != 1 || !strings.Contains(said.String(), want) {
+		t.Errorf("exit code %d: %s", code, said.String())
+	}
+}
+
+// TestPinnedSource reads the repository's own lock file.
+func TestPinnedSource(t *testing.T) {
+	lock := filepath.Join("..", "..", "..", "guest", "debian.lock.json")
+	if _, err := os.Stat(lock); err != nil {
+		t.Fatal(err)
+	}
+	f := &flags{lock: lock}
+	src, err := f.source()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(src.SHA256) != 64 || !strings.HasPrefix(src.Version, "6.12.") || src.Open == nil {
+		t.Errorf("got %+v", src)
+	}
+}
