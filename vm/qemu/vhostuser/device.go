@@ -361,9 +361,11 @@ func (d *Device) receive(h header, payload [][]byte) {
 
 // refuse answers a packet that belongs to no connection.
 func (d *Device) refuse(h header) {
+	if h.op == opReset { // 5.10.6.4: never an RST for an RST
+		return
+	}
 	d.stats.UnwantedPackets++
 	switch {
-	case h.op == opReset: // 5.10.6.4: never an RST for an RST
 	case d.resets.len() >= maxResets:
 		d.stats.DroppedResets++
 	default:

@@ -400,7 +400,7 @@ func (g *guest) fillRx() {
 	for _, i := range g.rx.free {
 		g.offerRx(i)
 	}
-	g.rx.free = nil
+	g.rx.free = g.rx.free[:0]
 	g.rx.notify()
 }
 
@@ -430,8 +430,8 @@ type packet struct {
 	data []byte
 }
 
-// poll takes one packet if there is one, and offers its buffer again unless
-// keep says to hold it back.
+// poll takes one packet if there is one. Its buffer is offered again, or
+// kept for fillRx.
 func (g *guest) poll(keep bool) (packet, bool) {
 	head, n, ok := g.rx.reap()
 	if !ok {

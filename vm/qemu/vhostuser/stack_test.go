@@ -3,8 +3,8 @@
 package vhostuser
 
 import (
+	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -32,7 +32,7 @@ type guestConn struct {
 	s                     *stack
 	hostPort, port        uint32
 	changed               *sync.Cond
-	in                    []byte
+	in                    bytes.Buffer
 	alloc, forwards, told uint32
 	peerAlloc, peerFwd    uint32
 	sent                  uint32
@@ -70,9 +70,13 @@ func (s *stack) isDown() bool {
 
 func (s *stack) run() {
 	for !s.isDown() {
-		p, ok := s.g.poll(false)
+		p, ok := s.g.poll(true)
 		if ok {
 			s.dispatch(p)
+			// Linux refills its receive ring by halves.
+			if len(s.g.rx.free) >= ringSize/4 {
+				s.g.fillRx()
+			}
 			continue
 		}
 		// A short deadline: stop sets one too, and await sets its own.
@@ -132,15 +136,15 @@ func (s *stack) dispatch(p packet) {
 func (c *guestConn) receive(p packet) op {
 	switch p.op {
 	case opRW:
-		if len(c.in)+len(p.data) > int(c.alloc) {
+		if c.in.Len()+len(p.data) > int(c.alloc) {
 			c.s.g.t.Errorf("the host sent more than its credit")
 		}
-		c.in = append(c.in, p.data...)
+		c.in.Write(p.data)
 	case opReset:
 		c.reset = true
 	case opShutdown:
 		c.peerShut |= p.flags
-		if c.peerShut == shutBoth && len(c.in) == 0 {
+		if c.peerShut == shutBoth && c.in.Len() == 0 {
 			c.reset = true
 			return opReset
 		}
@@ -158,7 +162,7 @@ func (c *guestConn) header(o op) header {
 
 func (c *guestConn) Read(p []byte) (int, error) {
 	c.s.mu.Lock()
-	for len(c.in) == 0 {
+	for c.in.Len() == 0 {
 		var err error
 		switch {
 		case c.s.down:
@@ -174,11 +178,10 @@ func (c *guestConn) Read(p []byte) (int, error) {
 		}
 		c.changed.Wait()
 	}
-	n := copy(p, c.in)
-	c.in = c.in[n:]
+	n, _ := c.in.Read(p)
 	c.forwards += uint32(n)
 	delta := c.forwards - c.told
-	update := delta > 0 && (c.alloc-delta < 64<<10 || len(c.in) == 0) && !c.reset
+	update := delta > 0 && (c.alloc-delta < 64<<10 || c.in.Len() == 0) && !c.reset
 	h := c.header(opCreditUpdate)
 	if !update {
 		c.told = c.forwards - delta
@@ -278,5 +281,3 @@ func services() map[uint32]func(*guestConn) {
 		},
 	}
 }
-
-func (c *guestConn) String() string { return fmt.Sprintf("%d-%d", c.hostPort, c.port) }
