@@ -35,9 +35,9 @@ const (
 // Install copies the bundle in dir into the state folder home and makes it the
 // current one. Every byte is verified on its way; a bundle appears under its
 // name only when it is complete and on disk. All bundles but the current and
-// the previous one are removed. Installing the current bundle again verifies it
-// in place and repairs it from dir where it is damaged. Errors match those of
-// Open and Verify.
+// the previous one are removed. Where the same bundle is installed already, that
+// copy is verified in place; dir's contents are only read when it is damaged and
+// must be replaced. Errors match those of Open and Verify.
 func Install(ctx context.Context, home, dir string) (*Bundle, error) {
 	src, err := Open(dir)
 	if err != nil {

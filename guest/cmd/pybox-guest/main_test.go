@@ -1,0 +1,158 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pybox/pybox/guest/bundle"
+	"github.com/pybox/pybox/guest/debian"
+	"github.com/pybox/pybox/guest/internal/guesttest"
+)
+
+// env is a mirror with one package, a lock file for it, and inputs of a build.
+type env struct {
+	t                           *testing.T
+	lock, mirror, kernel, agent string
+}
+
+func newEnv(t *testing.T) env {
+	t.Helper()
+	t.Setenv("PYBOX_CACHE", t.TempDir())
+	crun := guesttest.Deb(t, guesttest.Package{Name: "crun", Version: "1", Arch: "amd64", Suffix: ".xz",
+		Entries: []tar.Header{{Name: "./usr/bin/crun", Typeflag: tar.TypeReg, Mode: 0o755}},
+		Body:    map[string][]byte{"./usr/bin/crun": guesttest.ELF{Machine: elf.EM_X86_64}.Bytes()}})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/debian/pool/main/crun.deb" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/vnd.debian.binary-package")
+		w.Write(crun)
+	}))
+	t.Cleanup(srv.Close)
+	dir := t.TempDir()
+	e := env{t: t, lock: filepath.Join(dir, "lock.json"), mirror: srv.URL + "/debian",
+		kernel: filepath.Join(dir, "kernel"), agent: filepath.Join(dir, "agent")}
+	sum := sha256.Sum256(crun)
+	l := debian.Lock{Schema: debian.LockSchema, Snapshot: "20260501T000000Z", Sets: []debian.Set{{Name: "root", Arch: "amd64",
+		Packages: []debian.Entry{{Name: "crun", Version: "1", Archive: debian.ArchiveMain, Path: "pool/main/crun.deb",
+			Bytes: int64(len(crun)), SHA256: hex.EncodeToString(sum[:])}}}}}
+	if err := l.WriteFile(e.lock); err != nil {
+		t.Fatal(err)
+	}
+	kernel := make([]byte, 4096)
+	kernel[0x1fe], kernel[0x1ff] = 0x55, 0xaa
+	copy(kernel[0x202:], "HdrS")
+	e.write(e.kernel, kernel)
+	e.write(e.agent, guesttest.ELF{Machine: elf.EM_X86_64}.Bytes())
+	return e
+}
+
+func (e env) write(name string, b []byte) {
+	e.t.Helper()
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e env) run(want int, args ...string) (stdout, stderr string) {
+	e.t.Helper()
+	var out, errs bytes.Buffer
+	if got := run(e.t.Context(), args, &out, &errs); got != want {
+		e.t.Fatalf("pybox-guest %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), got, want, &out, &errs)
+	}
+	return out.String(), errs.String()
+}
+
+func (e env) build(out string, more ...string) []string {
+	return append([]string{"build", "--arch", "amd64", "--kernel", e.kernel, "--kernel-version", "6.12.1", "--agent", e.agent,
+		"--agent-version", "0.1", "--protocol", "1", "--lock", e.lock, "--mirror", e.mirror, "--out", out}, more...)
+}
+
+func TestBuildInstallVerify(t *testing.T) {
+	e := newEnv(t)
+	out, home := filepath.Join(t.TempDir(), "b"), t.TempDir()
+	id, stages := e.run(0, e.build(out)...)
+	if !strings.Contains(stages, "root") {
+		t.Errorf("no stages: %s", stages)
+	}
+	if strings.Contains(stages, "\x1b") {
+		t.Errorf("a progress line, though this is no terminal: %q", stages)
+	}
+	if got, _ := e.run(0, "verify", out); !strings.Contains(got, strings.TrimSpace(id)+"  whole") {
+		t.Errorf("verify: %s", got)
+	}
+	e.run(0, "install", "--home", home, out)
+	b, err := bundle.Current(home)
+	if err != nil || b.ID() != strings.TrimSpace(id) {
+		t.Fatalf("%v", err)
+	}
+	root, err := os.ReadFile(filepath.Join(out, "root.erofs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root[len(root)/2] ^= 1
+	e.write(filepath.Join(out, "root.erofs"), root)
+	if _, errs := e.run(1, "verify", out); !strings.Contains(errs, "root.erofs has SHA-256") {
+		t.Errorf("verify of a damaged bundle: %s", errs)
+	}
+	e.run(1, "install", "--home", t.TempDir(), out)
+}
+
+func TestFetch(t *testing.T) {
+	e := newEnv(t)
+	name, _ := e.run(0, "fetch", "root", "amd64", "--lock", e.lock, "--mirror", e.mirror)
+	if b, err := os.ReadFile(strings.TrimSpace(name)); err != nil || !bytes.HasPrefix(b, []byte("!<arch>")) {
+		t.Errorf("%q: %v", name, err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	e := newEnv(t)
+	for _, args := range [][]string{
+		{}, {"nonsense"}, {"--nonsense"}, {"build"}, {"build", "--arch"}, {"install"}, {"verify", "a", "b"}, {"relock", "x"},
+		{"fetch", "root"}, {"fetch", "nothing", "amd64", "--lock", e.lock},
+		e.build(t.TempDir(), "--arch", "riscv64"), {"fetch", "root", "amd64", "--lock", e.lock, "--mirror", "/srv/debian"},
+	} {
+		if _, errs := e.run(2, args...); !strings.Contains(errs, "--help") {
+			t.Errorf("%q: no hint at the help: %s", args, errs)
+		}
+	}
+	if out, _ := e.run(0, "--help"); !strings.Contains(out, "PYBOX_DEBIAN_MIRROR") || !strings.Contains(out, "relock") {
+		t.Errorf("help: %s", out)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	e := newEnv(t)
+	if _, errs := e.run(1, "verify", t.TempDir()); !strings.Contains(errs, "no guest bundle") {
+		t.Error(errs)
+	}
+	if _, errs := e.run(1, e.build(t.TempDir(), "--kernel", "/nonexistent")...); !strings.Contains(errs, "/nonexistent") {
+		t.Error(errs)
+	}
+	e.write(e.lock, []byte("{"))
+	if _, errs := e.run(1, e.build(t.TempDir())...); !strings.Contains(errs, "invalid lock file") {
+		t.Error(errs)
+	}
+	if _, errs := e.run(1, "relock", "--lock", e.lock); !strings.Contains(errs, "invalid lock file") {
+		t.Error(errs)
+	}
+	e = newEnv(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errs bytes.Buffer
+	if code := run(ctx, e.build(t.TempDir()), &out, &errs); code != 1 || !strings.Contains(errs.String(), "interrupted") {
+		t.Errorf("interrupted: %d %s", code, &errs)
+	}
+}

@@ -1,0 +1,119 @@
+package fetch
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAptMirrors(t *testing.T) {
+	root := t.TempDir()
+	write := func(name, text string) {
+		name = filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("sources.list", `# deb http://commented.example/debian bookworm main
+deb http://one.example/debian/ bookworm main contrib
+deb-src http://source.example/debian bookworm main
+deb [arch=amd64 signed-by=/usr/share/keyrings/x.gpg] https://two.example/a/debian-security bookworm-security main # note
+deb[trusted=yes] http://three.example/debian x main
+deb cdrom:[Debian]/ bookworm main
+deb http://other.example/ubuntu noble main
+deb
+`)
+	write("sources.list.d/b.sources", `Types: deb deb-src
+URIs: http://four.example/debian http://one.example/debian
+Suites: trixie
+Components: main
+
+Types: deb-src
+URIs: http://src.example/debian
+Suites: trixie
+
+Types: deb
+Enabled: no
+URIs: http://off.example/debian
+Suites: trixie
+`)
+	write("sources.list.d/c.list.save", "deb http://saved.example/debian x main\n")
+	write("sources.list.d/d.sources", " broken")
+	want := []string{"http://one.example/debian", "https://two.example/a/debian-security", "http://three.example/debian", "http://four.example/debian"}
+	if got := AptMirrors(root); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if got := AptMirrors(filepath.Join(root, "nothing")); got != nil {
+		t.Errorf("no apt: %q", got)
+	}
+}
+
+func TestAptSourcesPreferWhatIsListed(t *testing.T) {
+	sources := AptSources([]string{"http://a.example/debian", "http://b.example/x/debian-security"})
+	urls := func(archive string) (out []string) {
+		for _, s := range sources {
+			if u := s.url(archive, "pool/p.deb"); u != "" {
+				out = append(out, u)
+			}
+		}
+		return out
+	}
+	if got, want := urls("debian"), []string{"http://a.example/debian/pool/p.deb", "http://b.example/x/debian/pool/p.deb"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := urls("debian-security"), []string{"http://b.example/x/debian-security/pool/p.deb", "http://a.example/debian-security/pool/p.deb"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestMirror(t *testing.T) {
+	for _, base := range []string{"http://h/x/debian", "http://h/x/debian/", "http://h/x/debian-security", "http://h/x"} {
+		s, err := Mirror("m", base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.url("debian-security", "pool/a+b~1.deb"); got != "http://h/x/debian-security/pool/a+b~1.deb" {
+			t.Errorf("%s: %s", base, got)
+		}
+	}
+	for _, bad := range []string{"", "ftp://h/debian", "/srv/debian", "http:///debian", "http://h/\x00"} {
+		if _, err := Mirror("m", bad); err == nil {
+			t.Errorf("%q passed", bad)
+		}
+	}
+}
+
+func TestSnapshot(t *testing.T) {
+	s := Snapshot(time.Date(2026, 5, 1, 14, 0, 0, 0, time.FixedZone("", 7200)))
+	if got := s.url("debian-security", "pool/x.deb"); got != "https://snapshot.debian.org/archive/debian-security/20260501T120000Z/pool/x.deb" {
+		t.Error(got)
+	}
+}
+
+func FuzzAptSources(f *testing.F) {
+	f.Add([]byte("deb [a=b] http://h/debian s main\n"))
+	f.Add([]byte("Types: deb\nURIs: http://h/debian\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, uris := range [][]string{parseOneLineSources(b), parseDeb822Sources(b)} {
+			for _, u := range uris {
+				base, ok := archiveBase(u)
+				if !ok {
+					continue
+				}
+				for _, s := range AptSources([]string{base}) {
+					for _, a := range []string{"debian", "debian-security"} {
+						if got := s.url(a, "pool/x.deb"); got != "" && !strings.HasPrefix(got, "http") {
+							t.Fatalf("%q from %q", got, u)
+						}
+					}
+				}
+			}
+		}
+	})
+}
