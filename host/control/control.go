@@ -76,7 +76,7 @@ func (c *Controller) lastEnd() (api.End, error) {
 // be nil, is called with the daemon's status while the VM starts. The error is an
 // *api.Problem when the VM did not start.
 func (c *Controller) Start(ctx context.Context, progress func(api.Status)) (api.Status, error) {
-	const tries = 3 // each finds a daemon that is just stopping, at worst
+	const tries = 20 // each finds a daemon that others are just stopping, at worst
 	var err error
 	for range tries {
 		var s api.Status
@@ -86,7 +86,7 @@ func (c *Controller) Start(ctx context.Context, progress func(api.Status)) (api.
 		if !stopping && !errors.Is(err, home.ErrLocked) && !errors.Is(err, api.ErrNoDaemon) {
 			return s, err
 		}
-		if err := c.waitGone(ctx); err != nil {
+		if err := c.settle(ctx, 0); err != nil {
 			return s, err
 		}
 	}
@@ -138,19 +138,27 @@ func poll(ctx context.Context, client *api.Client, progress func(api.Status)) {
 	}
 }
 
-// waitGone waits until a daemon that is stopping has let go of the directory.
-func (c *Controller) waitGone(ctx context.Context) error {
+// settle waits until it is clear who owns the directory: nobody, or a daemon that
+// answers, is not stopping, and is not the one with the pid not.
+func (c *Controller) settle(ctx context.Context, not int) error {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
-	err := c.Home.WaitUnlocked(ctx)
-	if err == nil {
-		return nil
+	t := time.NewTicker(10 * time.Millisecond)
+	defer t.Stop()
+	for {
+		if free, err := c.Home.Unlocked(); free || err != nil {
+			return err
+		}
+		if s, err := c.Client().Status(ctx); err == nil && s.State != api.StateStopping && s.Daemon.PID != not {
+			return nil
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			d, _ := c.Home.Daemon()
+			return fmt.Errorf("the daemon (pid %d) owns %s but does not answer: 'pybox vm stop --force' ends it", d.PID, c.Home.Dir())
+		}
 	}
-	if _, serr := c.Client().Status(ctx); serr == nil {
-		return nil // a new one took over
-	}
-	d, _ := c.Home.Daemon()
-	return fmt.Errorf("the daemon (pid %d) owns %s but does not answer: 'pybox vm stop --force' ends it", d.PID, c.Home.Dir())
 }
 
 // spawn starts a daemon of its own session and waits for its socket. The error
@@ -224,7 +232,7 @@ func (c *Controller) Stop(ctx context.Context, r api.StopRequest) (*api.End, err
 	end, err := c.Client().Stop(ask, r)
 	switch {
 	case err == nil:
-		return &end, c.waitGone(ctx)
+		return &end, c.settle(ctx, end.PID)
 	case errors.Is(err, api.ErrNoDaemon) && !r.Force:
 		return nil, nil
 	case !r.Force:

@@ -46,6 +46,9 @@ func problems(mux *http.ServeMux) http.Handler {
 		}
 		probe := &statusOnly{header: http.Header{}}
 		h.ServeHTTP(probe, r)
+		if probe.code < 400 { // the mux would redirect to a cleaned path: nothing is there either
+			probe.code = http.StatusNotFound
+		}
 		if allow := probe.header.Get("Allow"); allow != "" {
 			w.Header().Set("Allow", allow)
 		}

@@ -131,13 +131,19 @@ func (h *Home) PrepareSocket() error {
 // Lock is the ownership of a directory by one daemon.
 type Lock struct{ f *flock.Flock }
 
-// Lock takes the directory without waiting. The kernel drops the lock with the
-// process, however it ends, so a lock is never stale. The error matches ErrLocked
-// when a living process has it.
+// lockPatience is how long Lock tries: those who only ask whether the lock is free
+// hold it for a moment.
+const lockPatience = 250 * time.Millisecond
+
+// Lock takes the directory, waiting at most a moment. The kernel drops the lock
+// with the process, however it ends, so a lock is never stale. The error matches
+// ErrLocked when a living process has it.
 func (h *Home) Lock() (*Lock, error) {
-	f := flock.New(h.Path("lock"), flock.SetPermissions(0o600))
-	ok, err := f.TryLock()
-	if err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+	defer cancel()
+	f := h.lockFile()
+	ok, err := f.TryLockContext(ctx, 5*time.Millisecond)
+	if err != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("locking %s: %w", h.dir, err)
 	}
 	if !ok {
@@ -146,18 +152,31 @@ func (h *Home) Lock() (*Lock, error) {
 	return &Lock{f}, nil
 }
 
+// Unlocked tells whether no process holds the lock.
+func (h *Home) Unlocked() (bool, error) {
+	f := h.lockFile()
+	defer f.Close()
+	return f.TryRLock()
+}
+
 // WaitUnlocked returns once no process holds the lock, or when ctx ends.
 func (h *Home) WaitUnlocked(ctx context.Context) error {
-	f := flock.New(h.Path("lock"), flock.SetPermissions(0o600))
-	defer f.Close()
-	ok, err := f.TryRLockContext(ctx, 20*time.Millisecond)
-	if err != nil {
-		return err
+	t := time.NewTicker(10 * time.Millisecond)
+	defer t.Stop()
+	for {
+		if free, err := h.Unlocked(); free || err != nil {
+			return err
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrLocked, ctx.Err())
+		}
 	}
-	if !ok {
-		return ErrLocked
-	}
-	return f.Unlock()
+}
+
+func (h *Home) lockFile() *flock.Flock {
+	return flock.New(h.Path("lock"), flock.SetPermissions(0o600))
 }
 
 // Unlock gives the directory up.

@@ -32,7 +32,7 @@ type process struct {
 // signal when the *thread* that forked ends, so the goroutine here keeps its
 // thread until the child is gone (prctl(2), PR_SET_PDEATHSIG).
 func startProcess(cmd *exec.Cmd) (*process, error) {
-	p := &process{cmd: cmd, stderr: newTail(8 << 10), done: make(chan struct{})}
+	p := &process{cmd: cmd, stderr: newTail(1 << 10), done: make(chan struct{})}
 	cmd.Stderr = p.stderr
 	cmd.WaitDelay = 5 * time.Second // a grandchild holding stderr; QEMU's sandbox allows none
 	started := make(chan error, 1)

@@ -115,7 +115,7 @@ func (d *driver) startProbing(ctx context.Context, c vm.Config, binary string, k
 			return m, nil
 		}
 		why = fmt.Sprintf("probed: a guest under KVM did not speak within %v", d.o.ProbeTimeout)
-		if m.isGone() {
+		if errors.Is(err, vm.ErrEnded) {
 			why = "probed: a guest under KVM ended at once"
 			if end := m.Wait(); end != nil {
 				why += ": " + end.Error()

@@ -117,7 +117,7 @@ func (g *FakeGuest) Do(word string) error {
 	case "reboot", "panic":
 		g.Reset()
 	case "flood":
-		g.Console().Write(bytes.Repeat([]byte(strings.Repeat("x", 63)+"\n"), 16<<10))
+		g.Console().Write(bytes.Repeat([]byte(strings.Repeat("x", 63)+"\n"), 2<<10))
 	default:
 		return fmt.Errorf("unknown word %q", word)
 	}

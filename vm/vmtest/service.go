@@ -31,7 +31,7 @@ const Banner = "vmtest: guest up"
 type Guest interface {
 	// Listen takes a vsock port.
 	Listen(port uint32) (net.Listener, error)
-	// Do performs "poweroff", "reboot", "panic" or "flood" (1 MiB of console
+	// Do performs "poweroff", "reboot", "panic" or "flood" (128 KiB of console
 	// output).
 	Do(word string) error
 }

@@ -36,7 +36,7 @@ func (guest) Do(word string) error {
 	case "panic":
 		os.Exit(3) // the end of PID 1 is a kernel panic
 	case "flood":
-		_, err := fmt.Print(strings.Repeat(strings.Repeat("x", 62)+"\n", 17<<10))
+		_, err := fmt.Print(strings.Repeat(strings.Repeat("x", 62)+"\n", (128<<10)/63+1))
 		return err
 	}
 	return fmt.Errorf("unknown word %q", word)

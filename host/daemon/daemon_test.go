@@ -1,0 +1,464 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	agentapi "github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/guest/bundle"
+	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/config"
+	"github.com/pybox/pybox/host/daemon/daemontest"
+	"github.com/pybox/pybox/host/home"
+	"github.com/pybox/pybox/host/units"
+	"github.com/pybox/pybox/vm"
+	"github.com/pybox/pybox/vm/vmtest"
+)
+
+// bound is how long any wait of these tests may take.
+const bound = 30 * time.Second
+
+// running is a daemon under test.
+type running struct {
+	t      *testing.T
+	home   *home.Home
+	client *api.Client
+	cancel context.CancelFunc
+	result chan error
+	once   sync.Once
+	err    error
+}
+
+// options are those of a daemon whose guest has a as its agent.
+func options(t *testing.T, a *daemontest.Agent) Options {
+	t.Helper()
+	h, err := home.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := daemontest.NewBundle(t, t.TempDir())
+	c := config.Default()
+	c.VM.StartTimeout = units.Duration(bound)
+	return Options{
+		Home: h, Config: c, Driver: &vmtest.Fake{Guest: a.Program}, Logger: vmtest.Logger(t), Version: "test",
+		Bundle: func() (*bundle.Bundle, error) { return b, nil },
+	}
+}
+
+func run(t *testing.T, o Options) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{t: t, home: o.Home, client: api.NewClient(o.Home.Socket()), cancel: cancel, result: make(chan error, 1)}
+	go func() { r.result <- Run(ctx, o) }()
+	t.Cleanup(func() { cancel(); r.wait() })
+	for deadline := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
+		if _, err := r.client.Status(r.ctx()); !errors.Is(err, api.ErrNoDaemon) {
+			return r
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the daemon did not come up")
+		}
+	}
+}
+
+// wait waits for the daemon's end.
+func (r *running) wait() error {
+	r.once.Do(func() {
+		select {
+		case r.err = <-r.result:
+		case <-time.After(bound):
+			r.t.Error("the daemon did not end")
+		}
+	})
+	return r.err
+}
+
+func (r *running) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(r.t.Context(), bound)
+	r.t.Cleanup(cancel)
+	return ctx
+}
+
+func (r *running) start() api.Status {
+	r.t.Helper()
+	s, err := r.client.Start(r.ctx())
+	if err != nil {
+		r.t.Fatalf("Start: %v", err)
+	}
+	return s
+}
+
+// lastEnd is the record that the daemon left.
+func (r *running) lastEnd() api.End {
+	r.t.Helper()
+	var e api.End
+	if err := r.home.ReadJSON(r.home.LastEnd(), &e); err != nil {
+		r.t.Fatal(err)
+	}
+	return e
+}
+
+func TestLife(t *testing.T) {
+	r := run(t, options(t, &daemontest.Agent{}))
+	s := r.start()
+	if s.State != api.StateRunning || s.VM == nil || s.VM.Driver != "fake" || s.Guest == nil || !s.Guest.Answering ||
+		s.Guest.BootID != daemontest.BootID || s.Guest.MemoryUsedBytes != 24<<20 || s.Guest.Clock == nil || s.Daemon.PID != os.Getpid() {
+		t.Errorf("status of a running VM: %+v, vm %+v, guest %+v", s, s.VM, s.Guest)
+	}
+	var names []string
+	for _, st := range s.Stages {
+		names = append(names, st.Source+" "+st.Name)
+	}
+	want := "host bundle verified, host machine started, host agent answered, host clock set, guest kernel, guest listening"
+	if got := strings.ReplaceAll(strings.Join(names, ", "), "host first guest output, ", ""); got != want {
+		t.Errorf("stages: %s; want %s", got, want)
+	}
+	if st, err := os.Stat(r.home.Socket()); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v; want mode 0600", st, err)
+	}
+	if err := Run(r.ctx(), options2(t, r.home)); !errors.Is(err, home.ErrLocked) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
+		t.Errorf("a second daemon: %v, want ErrLocked that names pid %d", err, os.Getpid())
+	}
+	end, err := r.client.Stop(r.ctx(), api.StopRequest{})
+	if err != nil || end.By != "client" || !end.Started || end.Problem != nil {
+		t.Errorf("Stop: %+v, %v", end, err)
+	}
+	if err := r.wait(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if e := r.lastEnd(); e.By != "client" || e.PID != os.Getpid() {
+		t.Errorf("record: %+v", e)
+	}
+	if _, err := r.client.Status(r.ctx()); !errors.Is(err, api.ErrNoDaemon) {
+		t.Errorf("after the end: %v, want ErrNoDaemon", err)
+	}
+}
+
+// options2 are another daemon's for the same directory.
+func options2(t *testing.T, h *home.Home) Options {
+	o := options(t, &daemontest.Agent{})
+	o.Home = h
+	return o
+}
+
+func TestManyClientsStartTogether(t *testing.T) {
+	r := run(t, options(t, &daemontest.Agent{}))
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if s, err := r.client.Start(r.ctx()); err != nil || s.Guest.BootID != daemontest.BootID {
+				t.Errorf("%+v, %v", s, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestStartFailures(t *testing.T) {
+	noGuest := func(ctx context.Context, g *vmtest.FakeGuest) error { <-ctx.Done(); return nil }
+	for name, c := range map[string]struct {
+		change func(*Options)
+		agent  *daemontest.Agent
+		detail string
+		cause  string
+		state  string
+	}{
+		"no bundle": {
+			change: func(o *Options) {
+				o.Bundle = func() (*bundle.Bundle, error) { return bundle.Current(t.TempDir()) }
+			},
+			detail: "no guest bundle", state: "no machine was started",
+		},
+		"driver refuses": {
+			change: func(o *Options) {
+				o.Driver = &vmtest.Fake{FailStart: fmt.Errorf("%w: no QEMU here", vm.ErrHost)}
+			},
+			detail: "no QEMU here", state: "no machine was started",
+		},
+		"nothing is ever said": {
+			change: func(o *Options) { o.Driver = &vmtest.Fake{Guest: noGuest} },
+			detail: "not ready within 1s", cause: "never spoke", state: "was running",
+		},
+		"init sleeps": {
+			change: func(o *Options) {
+				o.Driver = &vmtest.Fake{Guest: func(ctx context.Context, g *vmtest.FakeGuest) error {
+					fmt.Fprintln(g.Console(), "pybox: init up")
+					return noGuest(ctx, g)
+				}}
+			},
+			detail: "not ready within 1s", cause: "its agent does not answer", state: "was running",
+		},
+		"agent is silent": {agent: &daemontest.Agent{Silent: true}, detail: "not ready within 1s", cause: "its agent does not answer", state: "was running"},
+		"older guest":     {agent: &daemontest.Agent{Version: 7}, detail: "protocol", cause: "different versions", state: "was running"},
+		"kernel panic": {
+			change: func(o *Options) {
+				o.Driver = &vmtest.Fake{Guest: func(ctx context.Context, g *vmtest.FakeGuest) error {
+					fmt.Fprintln(g.Console(), "[    0.5] Kernel panic - not syncing: VFS: Unable to mount root fs")
+					return errors.New("boom")
+				}}
+			},
+			detail: "has ended", cause: "Unable to mount root fs", state: "had ended: the guest reset itself",
+		},
+		"powers off at once": {
+			change: func(o *Options) {
+				o.Driver = &vmtest.Fake{Guest: func(ctx context.Context, g *vmtest.FakeGuest) error {
+					fmt.Fprintln(g.Console(), "pybox: the root disk is not ours")
+					return nil
+				}}
+			},
+			detail: "has ended", cause: "init gave up", state: "the guest powered itself off",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := c.agent
+			if a == nil {
+				a = &daemontest.Agent{}
+			}
+			o := options(t, a)
+			o.Config.VM.StartTimeout = units.Duration(time.Second)
+			if c.change != nil {
+				c.change(&o)
+			}
+			err := Run(t.Context(), o)
+			var p *api.Problem
+			if !errors.As(err, &p) {
+				t.Fatalf("got %v, want a problem", err)
+			}
+			if p.Type != api.ProblemStart || !strings.Contains(p.Detail, c.detail) || !strings.Contains(p.LikelyCause, c.cause) ||
+				!strings.Contains(p.VMState, c.state) || p.Next == "" {
+				t.Errorf("got %+v\nwant detail %q, cause %q, state %q and what to do next", p, c.detail, c.cause, c.state)
+			}
+			var e api.End
+			if err := o.Home.ReadJSON(o.Home.LastEnd(), &e); err != nil || e.Started || e.Problem == nil {
+				t.Errorf("record %+v, %v", e, err)
+			}
+			if _, err := os.Stat(o.Home.Socket()); !os.IsNotExist(err) {
+				t.Errorf("the socket was left behind (%v)", err)
+			}
+		})
+	}
+}
+
+func TestWaitingClientLearnsWhyTheStartFailed(t *testing.T) {
+	hold := make(chan struct{})
+	o := options(t, &daemontest.Agent{})
+	o.Driver = &vmtest.Fake{Guest: func(ctx context.Context, g *vmtest.FakeGuest) error {
+		<-hold
+		return errors.New("boom")
+	}}
+	r := run(t, o)
+	if s, err := r.client.Status(r.ctx()); err != nil || s.State != api.StateStarting {
+		t.Errorf("while it starts: %+v, %v", s, err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { close(hold) })
+	_, err := r.client.Start(r.ctx())
+	var p *api.Problem
+	if !errors.As(err, &p) || p.Type != api.ProblemStart || !strings.Contains(p.VMState, "boom") {
+		t.Errorf("got %v, want the problem of the start", err)
+	}
+}
+
+func TestEnds(t *testing.T) {
+	t.Run("guest powers off", func(t *testing.T) {
+		a := &daemontest.Agent{}
+		r := run(t, options(t, a))
+		r.start()
+		a.Guest.PowerOff()
+		if err := r.wait(); err == nil || !strings.Contains(err.Error(), "powered itself off") {
+			t.Errorf("got %v", err)
+		}
+		if e := r.lastEnd(); e.By != "guest" || !e.Started || e.Problem == nil || len(e.Problem.ConsoleTail) != 1 || e.Problem.ConsoleTail[0] != "pybox: init up [31mred" {
+			t.Errorf("record %+v, problem %+v", e, e.Problem)
+		}
+	})
+	t.Run("agent dies", func(t *testing.T) {
+		a := &daemontest.Agent{Exit: &agentapi.AgentExit{AtNS: 1, KilledNS: 1, Code: -1, Signal: 9}}
+		r := run(t, options(t, a))
+		r.start()
+		// PID 1 would power off a moment later; this one leaves it to the daemon.
+		a.Cancel()
+		if err := r.wait(); err == nil || !strings.Contains(err.Error(), "agent in the guest was ended by signal 9") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("machine is reset", func(t *testing.T) {
+		a := &daemontest.Agent{}
+		r := run(t, options(t, a))
+		r.start()
+		a.Guest.Reset()
+		if err := r.wait(); err == nil || !strings.Contains(err.Error(), "reset itself") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("signal", func(t *testing.T) {
+		r := run(t, options(t, &daemontest.Agent{}))
+		r.start()
+		r.cancel()
+		if err := r.wait(); err != nil {
+			t.Errorf("got %v", err)
+		}
+		if e := r.lastEnd(); e.By != "signal" {
+			t.Errorf("record %+v", e)
+		}
+	})
+	t.Run("idle", func(t *testing.T) {
+		o := options(t, &daemontest.Agent{})
+		o.Config.VM.IdleStop = units.Duration(300 * time.Millisecond)
+		r := run(t, o)
+		if s := r.start(); s.VM.IdleStopAt.IsZero() {
+			t.Error("the status does not tell when it stops")
+		}
+		if err := r.wait(); err != nil {
+			t.Errorf("got %v", err)
+		}
+		if e := r.lastEnd(); e.By != "idle" || !strings.Contains(e.Reason, "300ms") {
+			t.Errorf("record %+v", e)
+		}
+	})
+	t.Run("stubborn guest", func(t *testing.T) {
+		r := run(t, options(t, &daemontest.Agent{Stubborn: true}))
+		r.start()
+		if e, err := r.client.Stop(r.ctx(), api.StopRequest{TimeoutMS: 100}); err != nil || e.By != "client" {
+			t.Errorf("got %+v, %v", e, err)
+		}
+	})
+	t.Run("forced", func(t *testing.T) {
+		r := run(t, options(t, &daemontest.Agent{Stubborn: true}))
+		r.start()
+		if e, err := r.client.Stop(r.ctx(), api.StopRequest{Force: true, TimeoutMS: 60_000}); err != nil || e.By != "client" {
+			t.Errorf("got %+v, %v", e, err)
+		}
+	})
+	t.Run("stop while it starts", func(t *testing.T) {
+		o := options(t, &daemontest.Agent{Silent: true})
+		r := run(t, o)
+		if e, err := r.client.Stop(r.ctx(), api.StopRequest{}); err != nil || e.Started || !strings.Contains(e.Reason, "while it was starting") {
+			t.Errorf("got %+v, %v", e, err)
+		}
+		if err := r.wait(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func TestStatusOfASilentGuest(t *testing.T) {
+	var mu sync.Mutex
+	deaf := false
+	a := &daemontest.Agent{Deaf: func() bool { mu.Lock(); defer mu.Unlock(); return deaf }}
+	r := run(t, options(t, a))
+	if s := r.start(); !s.Guest.Answering {
+		t.Fatal("does not answer from the start")
+	}
+	mu.Lock()
+	deaf = true
+	mu.Unlock()
+	s, err := r.client.Status(r.ctx())
+	if err != nil || s.State != api.StateRunning || s.Guest.Answering || s.Guest.MemoryTotalBytes == 0 || s.Guest.ReadAt.IsZero() {
+		t.Errorf("got %+v, %v; want a running VM that does not answer, with the last readings", s.Guest, err)
+	}
+}
+
+func TestHostileClients(t *testing.T) {
+	r := run(t, options(t, &daemontest.Agent{}))
+	r.start()
+	hc := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", r.home.Socket())
+	}}}
+	for name, c := range map[string]struct {
+		method, path, body string
+		status             int
+		typ                string
+	}{
+		"unknown path":   {"GET", "/v1/secrets", "", 404, api.ProblemNotFound},
+		"wrong method":   {"DELETE", api.PathStatus, "", 405, api.ProblemNotFound},
+		"not JSON":       {"POST", api.PathVMStop, "stop!", 400, api.ProblemBadRequest},
+		"unknown field":  {"POST", api.PathVMStop, `{"froce": true}`, 400, api.ProblemBadRequest},
+		"two values":     {"POST", api.PathVMStop, `{} {}`, 400, api.ProblemBadRequest},
+		"wrong type":     {"POST", api.PathVMStop, `{"timeout_ms": "5"}`, 400, api.ProblemBadRequest},
+		"negative time":  {"POST", api.PathVMStop, `{"timeout_ms": -1}`, 400, api.ProblemBadRequest},
+		"long time":      {"POST", api.PathVMStop, `{"timeout_ms": 60001}`, 400, api.ProblemBadRequest},
+		"huge body":      {"POST", api.PathVMStart, `{"x": "` + strings.Repeat("x", maxRequestBody) + `"}`, 413, api.ProblemBadRequest},
+		"deep JSON":      {"POST", api.PathVMStart, strings.Repeat("[", 60_000), 400, api.ProblemBadRequest},
+		"traversal":      {"GET", "/v1/../../etc/passwd", "", 404, api.ProblemNotFound},
+		"control in URL": {"GET", "/v1/%1b%5b2J", "", 404, api.ProblemNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req, err := http.NewRequestWithContext(r.ctx(), c.method, "http://pybox"+c.path, strings.NewReader(c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := hc.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			b, _ := io.ReadAll(resp.Body)
+			var p api.Problem
+			if err := json.Unmarshal(b, &p); err != nil || resp.StatusCode != c.status || p.Type != c.typ || p.Status != c.status ||
+				resp.Header.Get("Content-Type") != "application/problem+json" {
+				t.Errorf("got %s %q (%v), want %d %s", resp.Status, b, err, c.status, c.typ)
+			}
+		})
+	}
+	if s, err := r.client.Status(r.ctx()); err != nil || s.State != api.StateRunning {
+		t.Errorf("the daemon did not survive them: %+v, %v", s, err)
+	}
+}
+
+func TestRunsLeaveNothing(t *testing.T) {
+	o := options(t, &daemontest.Agent{})
+	once := func() {
+		r := run(t, o)
+		r.start()
+		if _, err := r.client.Stop(r.ctx(), api.StopRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	once()
+	before, fds := runtime.NumGoroutine(), openFiles(t)
+	for range 10 {
+		once()
+	}
+	for deadline := time.Now().Add(bound); runtime.NumGoroutine() > before+2 || openFiles(t) > fds+2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("goroutines %d -> %d, descriptors %d -> %d\n%s", before, runtime.NumGoroutine(), fds, openFiles(t), buf[:runtime.Stack(buf, true)])
+		}
+	}
+}
+
+func openFiles(t *testing.T) int {
+	e, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0 // not on this system
+	}
+	return len(e)
+}
+
+func TestLastLines(t *testing.T) {
+	in := "one\r\n\n\x1b]52;c;ZXZpbA==\x07two\u202e\n" + strings.Repeat("x", 500) + "\n\xff\xfethree\tfour"
+	got := lastLines(in)
+	want := []string{"one", "]52;c;ZXZpbA==two", strings.Repeat("x", lineRunes) + "…", "three four"}
+	// Invalid UTF-8 decodes to U+FFFD, which is printable.
+	got[len(got)-1] = strings.ReplaceAll(got[len(got)-1], "\ufffd", "")
+	if strings.Join(got, "|") != strings.Join(want, "|") {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if n := len(lastLines(strings.Repeat("line\n", 100))); n != tailLines {
+		t.Errorf("%d lines, want %d", n, tailLines)
+	}
+}

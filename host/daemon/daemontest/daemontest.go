@@ -1,0 +1,151 @@
+// Package daemontest makes what a daemon needs to run without a VM: an agent for
+// the in-process machine of package vmtest, and a bundle. It is for tests.
+package daemontest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	agentapi "github.com/pybox/pybox/agent/api"
+	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/agent/api/v1/agentv1connect"
+	"github.com/pybox/pybox/guest/bundle"
+	"github.com/pybox/pybox/vm"
+	"github.com/pybox/pybox/vm/vmtest"
+)
+
+// BootID is that of every such guest.
+const BootID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
+
+// Agent is an agent in a fake machine, with switches for what it does wrong. Its
+// method Program is the machine's guest program.
+type Agent struct {
+	agentv1connect.UnimplementedAgentServiceHandler
+	// Version is the protocol version of its hello; 0 is ours.
+	Version uint32
+	// Silent never answers a hello, Stubborn does not power off, Mute leaves
+	// the console empty.
+	Silent, Stubborn, Mute bool
+	// Deaf, when it returns true, keeps a status from being answered.
+	Deaf func() bool
+	// Exit is what PID 1 records of the agent.
+	Exit *agentapi.AgentExit
+
+	// Guest is the machine and Cancel ends the agent's server, once it runs.
+	Guest  *vmtest.FakeGuest
+	Cancel context.CancelFunc
+}
+
+// Hello implements the service.
+func (a *Agent) Hello(ctx context.Context, _ *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
+	if a.Silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return connect.NewResponse(&agentv1.HelloResponse{
+		ProtocolVersion: a.Version, AgentVersion: "test", BootId: BootID, KernelRelease: "6.12.0-test", Machine: "x86_64",
+		Stages: []*agentv1.Stage{{Name: "kernel", EndedAtNs: 5e6}, {Name: "listening", EndedAtNs: 9e6}},
+	}), nil
+}
+
+// SetTime implements the service.
+func (a *Agent) SetTime(context.Context, *connect.Request[agentv1.SetTimeRequest]) (*connect.Response[agentv1.SetTimeResponse], error) {
+	return connect.NewResponse(&agentv1.SetTimeResponse{GuestUnixNs: time.Now().UnixNano()}), nil
+}
+
+// Status implements the service.
+func (a *Agent) Status(ctx context.Context, _ *connect.Request[agentv1.StatusRequest]) (*connect.Response[agentv1.StatusResponse], error) {
+	if a.Deaf != nil && a.Deaf() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return connect.NewResponse(&agentv1.StatusResponse{
+		MemTotalBytes: 1 << 30, MemAvailableBytes: 1000 << 20, UptimeNs: 1e9, GuestUnixNs: time.Now().UnixNano(),
+	}), nil
+}
+
+// PowerOff implements the service.
+func (a *Agent) PowerOff(context.Context, *connect.Request[agentv1.PowerOffRequest]) (*connect.Response[agentv1.PowerOffResponse], error) {
+	if !a.Stubborn {
+		time.AfterFunc(10*time.Millisecond, a.Guest.PowerOff) // after the answer
+	}
+	return connect.NewResponse(&agentv1.PowerOffResponse{}), nil
+}
+
+// Program implements vmtest.Fake's Guest.
+func (a *Agent) Program(ctx context.Context, g *vmtest.FakeGuest) error {
+	a.Guest = g
+	if a.Version == 0 {
+		a.Version = agentapi.ProtocolVersion
+	}
+	if !a.Mute {
+		fmt.Fprintln(g.Console(), "pybox: init up \x1b[31mred")
+	}
+	records, err := g.Listen(agentapi.RecordsPort)
+	if err != nil {
+		return err
+	}
+	go a.serveRecords(records)
+	l, err := g.Listen(agentapi.AgentPort)
+	if err != nil {
+		return err
+	}
+	serve, cancel := context.WithCancel(ctx)
+	a.Cancel = cancel
+	go agentapi.NewServer(a, slog.New(slog.DiscardHandler)).Serve(serve, l)
+	<-ctx.Done()
+	return nil
+}
+
+func (a *Agent) serveRecords(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		agentapi.SendRecords(c, &agentapi.Records{Schema: agentapi.RecordsSchema, BootID: BootID, NowNS: 2, Timers: []agentapi.TimerRecord{}, Agent: a.Exit}, time.Second)
+		c.Close()
+	}
+}
+
+// NewBundle writes a bundle that a fake machine takes into a new folder.
+func NewBundle(t testing.TB, dir string) *bundle.Bundle {
+	t.Helper()
+	file := func(name string) bundle.File {
+		data := []byte("content of " + name)
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(data)
+		return bundle.File{File: name, SHA256: hex.EncodeToString(sum[:]), Bytes: int64(len(data))}
+	}
+	m := bundle.Manifest{
+		Schema: bundle.Schema, Arch: vm.HostArch(),
+		Kernel: bundle.Kernel{File: file("kernel"), Kind: bundle.KernelOwn, Version: "6.12.0"},
+		Root:   file("root.erofs"), Images: []bundle.Image{}, KernelArgs: []string{"quiet"},
+		Agent:      bundle.Agent{Version: "test", SHA256: strings.Repeat("a", 64), ProtocolVersion: agentapi.ProtocolVersion},
+		LockSHA256: strings.Repeat("b", 64),
+	}
+	b, err := m.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, bundle.ManifestName), b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	bu, err := bundle.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bu
+}
