@@ -19,6 +19,10 @@ const maxAnswer = 16 << 20
 // ErrNoDaemon: nobody listens on the daemon's socket.
 var ErrNoDaemon = errors.New("no PyBox daemon is running")
 
+// ErrHungUp: the daemon ended the connection without an answer. It does so on its
+// way out.
+var ErrHungUp = errors.New("the daemon hung up without an answer")
+
 // Client speaks to a daemon through its socket. It is safe for concurrent use.
 type Client struct{ http *http.Client }
 
@@ -95,6 +99,9 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 func explain(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return ErrNoDaemon
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		return fmt.Errorf("%w (%w)", ErrHungUp, err)
 	}
 	return fmt.Errorf("asking the daemon: %w", err)
 }

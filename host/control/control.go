@@ -48,7 +48,7 @@ func (c *Controller) Status(ctx context.Context) (api.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusWait)
 	defer cancel()
 	s, err := c.Client().Status(ctx)
-	if errors.Is(err, api.ErrNoDaemon) {
+	if errors.Is(err, api.ErrNoDaemon) || errors.Is(err, api.ErrHungUp) {
 		return c.stopped(), nil
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -99,7 +99,10 @@ func (c *Controller) startOnce(ctx context.Context, progress func(api.Status)) (
 	s, err := client.Status(short)
 	cancel()
 	pid := s.Daemon.PID
-	if errors.Is(err, api.ErrNoDaemon) {
+	switch {
+	case errors.Is(err, api.ErrHungUp):
+		return s, fmt.Errorf("%w: %w", api.ErrNoDaemon, err) // on its way out: Start tries again
+	case errors.Is(err, api.ErrNoDaemon):
 		pid, err = c.spawn(ctx)
 	}
 	if err != nil {
@@ -116,8 +119,11 @@ func (c *Controller) startOnce(ctx context.Context, progress func(api.Status)) (
 		return s, err
 	}
 	// The daemon went away in the middle of its answer; it may have left word.
-	if e, lerr := c.lastEnd(); lerr == nil && e.PID == pid && e.Problem != nil {
-		return s, e.Problem
+	if e, lerr := c.lastEnd(); lerr == nil && e.PID == pid {
+		if e.Problem != nil {
+			return s, e.Problem
+		}
+		return s, fmt.Errorf("%w: %s", api.ErrNoDaemon, e.Reason) // someone stopped it: Start tries again
 	}
 	return s, fmt.Errorf("the daemon (pid %d) ended while the VM was starting, without a record: see %s: %w", pid, c.Home.Log(), err)
 }
@@ -235,6 +241,8 @@ func (c *Controller) Stop(ctx context.Context, r api.StopRequest) (*api.End, err
 		return &end, c.settle(ctx, end.PID)
 	case errors.Is(err, api.ErrNoDaemon) && !r.Force:
 		return nil, nil
+	case errors.Is(err, api.ErrHungUp) && !r.Force: // another client's stop was quicker
+		return nil, c.settle(ctx, 0)
 	case !r.Force:
 		return nil, err
 	}

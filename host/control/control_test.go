@@ -237,7 +237,7 @@ func TestStrangeAnswers(t *testing.T) {
 		"not JSON":     {func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("<html>")) }, "not what this version expects"},
 		"500":          {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oops\x1b[2J", 500) }, `"oops\x1b[2J\n"`},
 		"500, no type": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); w.Write([]byte("{}")) }, "500"},
-		"hangs up":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "asking the daemon"},
+		"hangs up":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "hung up"},
 		"other problem": {func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(400)
 			json.NewEncoder(w).Encode(api.Problem{Type: "x", Title: "no"})
