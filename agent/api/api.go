@@ -64,6 +64,8 @@ const (
 	serveTimeout = 30 * time.Second
 	// shutdownTimeout bounds the wait for calls in progress when a server ends.
 	shutdownTimeout = time.Second
+	// flushTimeout bounds the wait for the bytes of the last answers after it.
+	flushTimeout = 100 * time.Millisecond
 )
 
 // Errors, to be tested with errors.Is.

@@ -388,3 +388,59 @@ func TestServerAnnouncesItsWindows(t *testing.T) {
 		t.Errorf("windows of %d and %d bytes, want %d and %d", stream, connection, streamWindow, connectionWindow)
 	}
 }
+
+// A call in progress gets its answer when the server ends, an idle connection
+// does not hold the end up, and a call that hangs does so for a second only.
+func TestServeEndsInTime(t *testing.T) {
+	for _, how := range []string{"idle", "answering", "hanging"} {
+		t.Run(how, func(t *testing.T) {
+			started, release := make(chan struct{}), make(chan struct{})
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			server := NewServer(&testService{status: func(context.Context) (*agentv1.StatusResponse, error) {
+				close(started)
+				<-release
+				return &agentv1.StatusResponse{}, nil
+			}}, quiet())
+			go func() { ended <- server.Serve(ctx, l) }()
+			c := newClient(t, dial(t, l.Addr().String()))
+			if _, err := hello(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			answered := make(chan error, 1)
+			if how != "idle" {
+				go func() {
+					_, err := c.Status(t.Context(), connect.NewRequest(&agentv1.StatusRequest{}))
+					answered <- err
+				}()
+				<-started
+			}
+			cancel()
+			if how == "answering" {
+				close(release)
+				if err := <-answered; err != nil {
+					t.Errorf("the call in progress: %v", err)
+				}
+			}
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(shutdownTimeout + 10*time.Second):
+				t.Fatal("Serve goes on")
+			}
+			if how == "hanging" {
+				if err := <-answered; !errors.Is(err, ErrEnded) {
+					t.Errorf("the hanging call: %v, want ErrEnded", err)
+				}
+				close(release)
+			}
+			waitDone(t, c)
+		})
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -278,17 +279,19 @@ func TestCallsOnAConnectionThatStopsTaking(t *testing.T) {
 // The server drops a peer that never speaks or speaks rubbish, and goes on.
 func TestServerAgainstHostileBytes(t *testing.T) {
 	address := serve(t, &testService{})
+	var wg sync.WaitGroup
 	for _, sent := range []string{"", "\xff\xff\xff\xff\xff\xff\xff\xff", "GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff"} {
 		conn := dial(t, address)
-		if _, err := io.WriteString(conn, sent); err != nil {
-			t.Fatal(err)
-		}
-		_ = conn.SetReadDeadline(time.Now().Add(HandshakeTimeout + 10*time.Second))
-		_, err := io.Copy(io.Discard, conn)
-		if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
-			t.Errorf("after %q the connection stays open", sent)
-		}
+		wg.Go(func() {
+			_, _ = io.WriteString(conn, sent)
+			_ = conn.SetReadDeadline(time.Now().Add(HandshakeTimeout + 10*time.Second))
+			_, err := io.Copy(io.Discard, conn)
+			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+				t.Errorf("after %q the connection stays open", sent)
+			}
+		})
 	}
+	wg.Wait()
 	if _, err := hello(t.Context(), newClient(t, dial(t, address))); err != nil {
 		t.Errorf("a good client after them: %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -20,7 +21,7 @@ import (
 // only its own calls.
 type Server struct {
 	http *http.Server
-	log  *slog.Logger
+	busy busy
 }
 
 // NewServer returns a Server for handler. log gets what net/http complains of.
@@ -40,8 +41,10 @@ func NewServer(handler agentv1connect.AgentServiceHandler, log *slog.Logger) *Se
 	mux.Handle(path, onlyConnect(h))
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	return &Server{log: log, http: &http.Server{
+	s := new(Server)
+	s.http = &http.Server{
 		Handler:           mux,
+		ConnState:         s.busy.set,
 		Protocols:         protocols,
 		ReadHeaderTimeout: HandshakeTimeout,
 		MaxHeaderBytes:    MaxHeaderBytes,
@@ -53,7 +56,8 @@ func NewServer(handler agentv1connect.AgentServiceHandler, log *slog.Logger) *Se
 			MaxReceiveBufferPerStream:     streamWindow,
 			MaxReceiveBufferPerConnection: connectionWindow,
 		},
-	}}
+	}
+	return s
 }
 
 // Handle adds a handler beside the service, before Serve is called.
@@ -68,13 +72,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		// The context of the calls in progress is not ctx: they may finish.
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		s.busy.wait(shutdownTimeout)
+		// What was answered last may still be in a buffer; Shutdown lets it out,
+		// with a good-bye to the clients. It would then wait a second for them
+		// to leave, calls or not, and a power-off waits for this.
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
-		if err := s.http.Shutdown(late); err != nil {
-			s.log.Debug("closing connections with calls in progress", "error", err)
-			_ = s.http.Close()
-		}
+		_ = s.http.Shutdown(late)
+		_ = s.http.Close()
 	})
 	err := s.http.Serve(l)
 	if !stop() {
@@ -83,6 +88,49 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	_ = s.http.Close()
 	return fmt.Errorf("serve the agent's protocol: %w", err)
+}
+
+// busy knows the connections with calls in progress. For HTTP/2, net/http tells
+// of an idle one when the last frame of its last answer is on its way.
+type busy struct {
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+	idle  chan struct{} // closed when there are none; nil while nobody waits
+}
+
+// set is an http.Server.ConnState hook.
+func (b *busy) set(c net.Conn, state http.ConnState) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if state == http.StateActive {
+		if b.conns == nil {
+			b.conns = map[net.Conn]bool{}
+		}
+		b.conns[c] = true
+		return
+	}
+	delete(b.conns, c)
+	if len(b.conns) == 0 && b.idle != nil {
+		close(b.idle)
+		b.idle = nil
+	}
+}
+
+// wait returns when no connection is busy, or after that time. One caller waits
+// at a time.
+func (b *busy) wait(timeout time.Duration) {
+	b.mu.Lock()
+	if len(b.conns) == 0 {
+		b.mu.Unlock()
+		return
+	}
+	idle := make(chan struct{})
+	b.idle = idle
+	b.mu.Unlock()
+	select {
+	case <-idle:
+	case <-time.After(timeout):
+	}
 }
 
 // onlyConnect lets the Connect protocol with protobuf through, which is all that

@@ -15,6 +15,9 @@ const (
 	maxReaders = 4
 	// readerTimeout bounds one connection.
 	readerTimeout = time.Second
+	// exitTimeout is how long a reader waits for the agent's end to be known,
+	// once the agent has let go of its control channel.
+	exitTimeout = 500 * time.Millisecond
 )
 
 // records is what PID 1 tells the host.
@@ -23,20 +26,41 @@ type records struct {
 	now    boottime.Clock
 	timers *timers
 
+	leaving chan struct{} // closed when the agent lets go of its channel
+	ended   chan struct{} // closed when its end is in agent
+
 	mu    sync.Mutex
 	agent *api.AgentExit
 	read  chan struct{} // closed when the agent's end has been read
 }
 
 func newRecords(bootID string, now boottime.Clock, t *timers) *records {
-	return &records{bootID: bootID, now: now, timers: t, read: make(chan struct{})}
+	return &records{
+		bootID: bootID, now: now, timers: t,
+		leaving: make(chan struct{}), ended: make(chan struct{}), read: make(chan struct{}),
+	}
 }
 
-// agentEnded adds the end of the agent.
+// agentEnded adds the end of the agent, once.
 func (r *records) agentEnded(e api.AgentExit) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.agent = &e
+	close(r.ended)
+}
+
+// settle waits while the agent is dying: the host, which has just lost it, comes
+// here at once and wants to know how it ended.
+func (r *records) settle() {
+	select {
+	case <-r.leaving:
+	default:
+		return
+	}
+	select {
+	case <-r.ended:
+	case <-time.After(exitTimeout):
+	}
 }
 
 // snapshot is a copy of all records.
@@ -70,6 +94,7 @@ func (r *records) serve(l net.Listener) error {
 
 func (r *records) answer(conn net.Conn) {
 	defer conn.Close()
+	r.settle()
 	s := r.snapshot()
 	if api.SendRecords(conn, s, readerTimeout) != nil || s.Agent == nil {
 		return

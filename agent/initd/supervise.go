@@ -60,6 +60,7 @@ func (s *supervisor) handle(r control.Request) control.Reply {
 func (s *supervisor) serve(conn net.Conn) {
 	_ = control.Serve(conn, s.handle)
 	_ = conn.Close()
+	close(s.records.leaving)
 }
 
 // run returns after powerOff, which only tests see.

@@ -1,0 +1,3 @@
+package initd
+
+const hasSeqpacket = true

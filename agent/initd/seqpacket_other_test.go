@@ -1,0 +1,5 @@
+//go:build !linux
+
+package initd
+
+const hasSeqpacket = false
