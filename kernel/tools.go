@@ -36,7 +36,7 @@ func needs(a arch) []tool {
 		{program: "flex", pkg: "flex"},
 		{program: "bison", pkg: "bison"},
 		{program: "bc", pkg: "bc"},
-		{program: "perl", pkg: "perl"},
+		{program: "gzip", pkg: "gzip"},
 		{program: "tar", pkg: "tar"},
 		{program: "xz", pkg: "xz-utils"},
 		{header: "sys/types.h", pkg: "libc6-dev"},

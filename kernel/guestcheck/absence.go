@@ -101,7 +101,7 @@ func deviceNodes() error {
 	}
 	return onlyThese("/dev", got,
 		"console", "cpu_dma_latency", "full", "hvc*", "hwrng", "kmsg", "mqueue", "null", "ptmx", "pts",
-		"ptp*", "random", "rtc0", "shm", "tty", "ttyAMA0", "ttyS0", "urandom", "vd*", "vsock", "zero")
+		"ptp*", "random", "rtc0", "shm", "tty", "ttyAMA0", "ttyS0", "urandom", "vd*", "vport*", "vsock", "zero")
 }
 
 // socketFamilies tries every family with every type.

@@ -159,8 +159,8 @@ func memoryLimit(g group) error {
 		return err
 	}
 	ended, err := g.held(func() error {
-		if err := g.run("allocate", strconv.Itoa(128<<20)); err == nil {
-			return errors.New("128 MiB fitted in a group of 32 MiB")
+		if err := g.run("allocate", strconv.Itoa(64<<20)); err == nil || !strings.Contains(err.Error(), "killed") {
+			return fmt.Errorf("64 MiB in a group of 32 MiB gave %v, want killed", err)
 		}
 		return nil
 	})
