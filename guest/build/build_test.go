@@ -177,6 +177,9 @@ func checkRoot(t *testing.T, file string) {
 			t.Errorf("%s is %q, want a file", p, have[p])
 		}
 	}
+	if b, err := fs.ReadFile(img, "etc/pybox/versions"); err != nil || !strings.HasPrefix(string(b), "crun 1.21-1\n") {
+		t.Errorf("versions: %q, %v", b, err)
+	}
 	for p, target := range map[string]string{"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "usr/sbin/init": "pybox-agent"} {
 		if got, err := fs.ReadLink(img, p); err != nil || got != target {
 			t.Errorf("%s -> %q, want %q, %v", p, got, target, err)

@@ -26,6 +26,10 @@ import (
 // AgentPath is where the agent's program is; /sbin/init leads to it.
 const AgentPath = "usr/sbin/pybox-agent"
 
+// VersionsPath is a file with a line "name version" for each package in the
+// root, sorted by name. The agent reports them without starting a program.
+const VersionsPath = "etc/pybox/versions"
+
 // programs are what the guest starts besides the agent.
 var programs = []string{"usr/bin/crun"}
 
@@ -49,8 +53,9 @@ type Package struct {
 	File string
 }
 
-// Build puts the root's tree together for arch, "amd64" or "arm64". It fails
-// when a program's library is missing or a link leads to nothing.
+// Build puts the root's tree together for arch, "amd64" or "arm64", from
+// packages sorted by name. It fails when a program's library is missing or a
+// link leads to nothing.
 func Build(ctx context.Context, arch string, packages []Package, agent []byte) (*tree.Tree, error) {
 	if err := elfcheck.CheckStatic(agent, arch); err != nil {
 		return nil, fmt.Errorf("the agent's program: %w", err)
@@ -70,7 +75,18 @@ func Build(ctx context.Context, arch string, packages []Package, agent []byte) (
 	if err := addAgent(t, agent); err != nil {
 		return nil, err
 	}
+	if err := addVersions(t, packages); err != nil {
+		return nil, err
+	}
 	return t, check(t, arch)
+}
+
+func addVersions(t *tree.Tree, packages []Package) error {
+	var b strings.Builder
+	for _, p := range packages {
+		fmt.Fprintf(&b, "%s %s\n", p.Name, p.Version)
+	}
+	return t.WriteFile(VersionsPath, []byte(b.String()), tree.Attr{Mode: 0o644})
 }
 
 // unpack adds the files of a package.
