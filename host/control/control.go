@@ -16,6 +16,7 @@ import (
 
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/home"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -222,8 +223,17 @@ func (c *Controller) whyExited(pid int, st *os.ProcessState, errFile io.ReaderAt
 	said := strings.TrimPrefix(strings.TrimSpace(string(b)), "pybox: ")
 	if said == "" {
 		said = st.String()
+		if c.full() { // then it could not even leave its words
+			said = fmt.Sprintf("no space left on device: %s is on a full file system; make room, then start again", c.Home.Dir())
+		}
 	}
 	return fmt.Errorf("the daemon did not start: %s", said)
+}
+
+// full tells whether the state directory's file system has no room.
+func (c *Controller) full() bool {
+	var st unix.Statfs_t
+	return unix.Statfs(c.Home.Dir(), &st) == nil && st.Bavail == 0
 }
 
 // Stop ends the VM and its daemon; stopping a stopped one is no error and tells

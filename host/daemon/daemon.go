@@ -54,7 +54,7 @@ type Daemon struct {
 	o   Options
 	log *slog.Logger
 
-	console *logfile.File
+	console *console
 	born    time.Time
 	stop    chan stopOrder // asks the one goroutine that ends the VM
 	ready   chan struct{}  // closed when the start succeeded or failed
@@ -104,10 +104,12 @@ func Run(ctx context.Context, o Options) error {
 	if o.Home.ReadJSON(o.Home.LastEnd(), &last) == nil {
 		d.lastEnd = &last
 	}
-	if d.console, err = logfile.Open(o.Home.Console(), consoleBytes); err != nil {
+	con, err := logfile.Open(o.Home.Console(), consoleBytes)
+	if err != nil {
 		return fmt.Errorf("opening the console's log: %w", err)
 	}
-	defer d.console.Close()
+	defer con.Close()
+	d.console = &console{w: con}
 	l, err := d.listen()
 	if err != nil {
 		return err
@@ -250,7 +252,7 @@ func (d *Daemon) unwanted(i *instance, err error) *api.End {
 	}
 	e.Problem = &api.Problem{
 		Type: api.ProblemStart, Title: "the VM ended by itself", Detail: e.Reason,
-		ConsoleTail: d.consoleTail(), Next: "run 'pybox vm start' to start a new one, 'pybox vm logs' and 'pybox vm console' to see more",
+		ConsoleTail: d.console.lines(), Next: "run 'pybox vm start' to start a new one, 'pybox vm logs' and 'pybox vm console' to see more",
 	}
 	return e
 }

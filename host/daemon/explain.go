@@ -2,23 +2,12 @@ package daemon
 
 import (
 	"errors"
-	"fmt"
 	"strings"
-	"unicode"
 
 	agentapi "github.com/pybox/pybox/agent/api"
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/host/api"
-	"github.com/pybox/pybox/host/logfile"
 	"github.com/pybox/pybox/vm"
-)
-
-const (
-	// tailBytes and tailLines bound the console that an error carries.
-	tailBytes = 16 << 10
-	tailLines = 12
-	// lineRunes bounds one of its lines.
-	lineRunes = 200
 )
 
 // explain turns a failed start into what a person needs: what happened, what the
@@ -90,42 +79,9 @@ func (a *attempt) silentCause() (likely, next string) {
 
 func (a *attempt) panicLine() string {
 	for _, l := range a.console {
-		if i := strings.Index(l, "Kernel panic"); i >= 0 {
+		if i := strings.Index(l, panicMark); i >= 0 {
 			return l[i:]
 		}
 	}
 	return ""
-}
-
-// consoleTail is the last lines of the console, safe to print.
-func (d *Daemon) consoleTail() []string {
-	b, err := logfile.Tail(d.o.Home.Console(), tailBytes)
-	if err != nil {
-		return []string{fmt.Sprintf("(the console's log cannot be read: %v)", err)}
-	}
-	return lastLines(string(b))
-}
-
-// lastLines keeps the last lines of hostile text, without control characters and
-// bounded in length.
-func lastLines(s string) []string {
-	var out []string
-	for line := range strings.Lines(s) {
-		line = strings.Map(func(r rune) rune {
-			if r == '\t' {
-				return ' '
-			}
-			if !unicode.IsPrint(r) { // control, format and invalid ones
-				return -1
-			}
-			return r
-		}, line)
-		if r := []rune(line); len(r) > lineRunes {
-			line = string(r[:lineRunes]) + "…"
-		}
-		if line = strings.TrimSpace(line); line != "" {
-			out = append(out, line)
-		}
-	}
-	return out[max(0, len(out)-tailLines):]
 }

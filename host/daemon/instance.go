@@ -60,7 +60,7 @@ func (d *Daemon) boot(ctx context.Context) (*instance, *api.Problem) {
 			d.log.Error("could not end the machine", "error", kerr)
 		}
 	}
-	a.console = d.consoleTail()
+	a.console = d.console.lines()
 	p := a.explain()
 	p.Stages = d.doneStages()
 	return nil, p
@@ -109,6 +109,7 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 	}
 	next("bundle verified")
 	cfg := d.machineConfig(a.bundle)
+	d.console.begin(d.o.Now())
 	if a.machine, err = d.o.Driver.Start(ctx, cfg); err != nil {
 		return nil, err
 	}
@@ -116,6 +117,9 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 	go func() { a.gone <- a.machine.Wait() }()
 	next("machine started")
 	client, hello, err := d.connect(ctx, a.machine)
+	if errors.Is(err, vm.ErrEnded) {
+		return nil, fmt.Errorf("the machine ended before its agent answered (%w)", err)
+	}
 	if err != nil {
 		return nil, err
 	}
