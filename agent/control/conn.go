@@ -9,14 +9,16 @@ import (
 )
 
 const (
-	// callTimeout bounds a call of the client: PID 1 answers in microseconds.
-	callTimeout = 2 * time.Second
+	// callTimeout bounds a call of the client. PID 1 answers in microseconds;
+	// a guest that is emulated on a busy host may lose whole seconds, and one
+	// late answer makes the channel useless for good.
+	callTimeout = 10 * time.Second
 	// replyTimeout bounds the writing of one reply by PID 1.
 	replyTimeout = time.Second
 )
 
 // Client is the agent's end. Calls are safe for concurrent use and go one after
-// the other; each is bounded to two seconds. After a call that failed with
+// the other; each is bounded to ten seconds. After a call that failed with
 // ErrLost all others do.
 type Client struct {
 	mu   sync.Mutex

@@ -202,15 +202,6 @@ func TestTheAgentDrivesTheTimers(t *testing.T) {
 	<-served
 }
 
-func TestCrashIsForTestBuildsOnly(t *testing.T) {
-	if os.Getenv("PYBOX_TEST_BUILD") == "" { // a test build would end this process
-		r := newRig(t, 0)
-		if s := r.handle(control.Request{Op: control.OpCrash}).Status; s != control.StatusUnsupported {
-			t.Errorf("crash: %v", s)
-		}
-	}
-}
-
 func TestStagesSurviveTheirEnvironment(t *testing.T) {
 	in := []stage{{"kernel", 5}, {"init", 7 * time.Second}}
 	var out []stage
