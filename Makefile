@@ -132,7 +132,7 @@ e2e:
 
 .PHONY: bench
 bench: build bundle
-	@go run ./bench --bundle $(BUNDLE) --pybox bin/pybox --json .work/bench.json
+	@go run ./host/bench --bundle $(BUNDLE) --pybox bin/pybox --json .work/bench.json
 	@echo "JSON: .work/bench.json"
 
 .PHONY: clean

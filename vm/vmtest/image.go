@@ -19,27 +19,37 @@ import (
 // the suite's guest. It needs a Go toolchain, a kernel and no privilege.
 func RealConfig(t *testing.T, kernel string) vm.Config {
 	t.Helper()
-	return RealConfigFor(t, kernel, "github.com/pybox/pybox/vm/vmtest/guest")
+	return RealConfigFor(t, kernel, GuestPackage)
 }
 
 // RealConfigFor is RealConfig with another Go package as PID 1.
 func RealConfigFor(t *testing.T, kernel, pkg string) vm.Config {
 	t.Helper()
-	arch := vm.HostArch()
-	dir := t.TempDir()
-	bin := filepath.Join(dir, "guest")
-	if err := buildStatic(t.Context(), arch, pkg, bin); err != nil {
+	c, err := MakeConfig(t.Context(), t.TempDir(), kernel, pkg)
+	if err != nil {
 		t.Fatal(err)
 	}
-	root := filepath.Join(dir, "root.erofs")
+	return c
+}
+
+// GuestPackage is the suite's guest.
+const GuestPackage = "github.com/pybox/pybox/vm/vmtest/guest"
+
+// MakeConfig is RealConfigFor for programs; the image is made in dir.
+func MakeConfig(ctx context.Context, dir, kernel, pkg string) (vm.Config, error) {
+	arch := vm.HostArch()
+	bin, root := filepath.Join(dir, "guest"), filepath.Join(dir, "root.erofs")
+	if err := buildStatic(ctx, arch, pkg, bin); err != nil {
+		return vm.Config{}, err
+	}
 	if err := writeRoot(root, bin); err != nil {
-		t.Fatal(err)
+		return vm.Config{}, err
 	}
 	return vm.Config{
 		Name: "vmtest", Arch: arch, CPUs: 2, MemoryBytes: 512 << 20, Kernel: kernel,
 		KernelArgs: []string{"root=/dev/vda", "rootfstype=erofs", "ro", "init=/init", "quiet", "panic=-1"},
 		Disks:      []vm.Disk{{Path: root, Serial: "root"}},
-	}
+	}, nil
 }
 
 func buildStatic(ctx context.Context, arch, pkg, out string) error {

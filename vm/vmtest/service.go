@@ -20,6 +20,8 @@ const (
 	PortDrip    uint32 = 2004 // reads 4+4 bytes n, size; sends n writes of that size, then waits for the peer to close
 	PortHold    uint32 = 2005 // accepts and reads nothing until the peer's first byte arrives on PortRelease
 	PortRelease uint32 = 2006
+	PortDiscard uint32 = 2007 // reads 8 bytes n, then n bytes; answers one byte
+	PortZeros   uint32 = 2008 // reads 8 bytes n; sends n zero bytes
 	PortRefused uint32 = 2099
 )
 
@@ -47,6 +49,8 @@ func ServeGuest(g Guest) error {
 		PortSink:    sink,
 		PortSource:  source,
 		PortDrip:    drip,
+		PortDiscard: discard,
+		PortZeros:   zeros,
 		PortControl: func(c net.Conn) error { return control(c, g) },
 		PortHold: func(c net.Conn) error {
 			<-release
@@ -135,6 +139,38 @@ func source(c net.Conn) error {
 			return err
 		}
 		at += m
+	}
+	return nil
+}
+
+// discard and zeros cost the guest as little as can be: for measurements.
+func discard(c net.Conn) error {
+	n, err := readCount(c)
+	if err != nil {
+		return err
+	}
+	for buf := make([]byte, 256<<10); n > 0; {
+		m, err := c.Read(buf[:min(n, int64(len(buf)))])
+		if err != nil {
+			return err
+		}
+		n -= int64(m)
+	}
+	_, err = c.Write([]byte{1})
+	return err
+}
+
+func zeros(c net.Conn) error {
+	n, err := readCount(c)
+	if err != nil {
+		return err
+	}
+	for buf := make([]byte, 256<<10); n > 0; {
+		m, err := c.Write(buf[:min(n, int64(len(buf)))])
+		if err != nil {
+			return err
+		}
+		n -= int64(m)
 	}
 	return nil
 }
