@@ -18,6 +18,10 @@ BUNDLE      = .work/bundle-$(ARCH)
 TESTBUNDLE  = .work/testbundle-$(ARCH)
 STAGE       = scripts/stage
 
+KERNELDIR   = "$$(cat .work/kernel-$(ARCH).dir)"
+MKBUNDLE    = bin/pybox-guest build --arch $(ARCH) --agent-version $(VERSION) \
+	--kernel $(KERNELDIR)/kernel --kernel-version "$$(sed -n 's/.*"version": "\(.*\)",/\1/p' $(KERNELDIR)/meta.json)"
+
 .PHONY: help
 help:
 	@echo 'make demo            build all, start the VM, show its status'
@@ -74,8 +78,7 @@ agent:
 
 .PHONY: bundle
 bundle: kernel agent
-	@bin/pybox-guest build --arch $(ARCH) --kernel-dir "$$(cat .work/kernel-$(ARCH).dir)" \
-		--agent .work/pybox-agent-$(ARCH) --agent-version $(VERSION) --out $(BUNDLE)
+	@$(MKBUNDLE) --agent .work/pybox-agent-$(ARCH) --out $(BUNDLE)
 
 .PHONY: install-bundle
 install-bundle: bundle
@@ -86,8 +89,7 @@ install-bundle: bundle
 .PHONY: testbundle
 testbundle: kernel
 	@CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) $(GOBUILD) -tags pyboxtest -ldflags '$(LDGUEST)' -o .work/pybox-agent-test-$(ARCH) ./cmd/pybox-agent
-	@bin/pybox-guest build --arch $(ARCH) --kernel-dir "$$(cat .work/kernel-$(ARCH).dir)" \
-		--agent .work/pybox-agent-test-$(ARCH) --agent-version $(VERSION) --out $(TESTBUNDLE)
+	@$(MKBUNDLE) --agent .work/pybox-agent-test-$(ARCH) --out $(TESTBUNDLE)
 
 .PHONY: relock
 relock: tools
