@@ -23,6 +23,7 @@ import (
 	"github.com/pybox/pybox/guest/erofs"
 	"github.com/pybox/pybox/guest/fetch"
 	"github.com/pybox/pybox/guest/rootfs"
+	"github.com/pybox/pybox/kernel/config"
 	"github.com/pybox/pybox/vm"
 )
 
@@ -44,12 +45,10 @@ const (
 // ErrInput marks an input file that cannot go into a bundle.
 var ErrInput = errors.New("unusable input")
 
-// kernelArgs boot the root read-only and hand over to the agent. A panic ends
-// the machine (the VMM does not reboot it); an oops is a panic, since a guest
-// whose kernel is in doubt must not run anything.
-var kernelArgs = []string{
-	"root=/dev/vda", "rootfstype=erofs", "ro", "init=/sbin/init",
-	"quiet", "panic=-1", "oops=panic",
+// kernelArgs boot the root read-only and hand over to the agent, with the words
+// that belong to our kernel's configuration.
+func kernelArgs() []string {
+	return append([]string{"root=/dev/vda", "rootfstype=erofs", "ro", "init=/sbin/init", "quiet"}, config.BootArgs()...)
 }
 
 // Options say what goes into a bundle.
@@ -78,7 +77,7 @@ type Options struct {
 // that was cut off leaves no bundle that passes for a whole one.
 func Build(ctx context.Context, o Options) (*bundle.Bundle, error) {
 	b := builder{Options: o, m: bundle.Manifest{
-		Schema: bundle.Schema, Arch: o.Arch, KernelArgs: kernelArgs, LockSHA256: o.Lock.SHA256(),
+		Schema: bundle.Schema, Arch: o.Arch, KernelArgs: kernelArgs(), LockSHA256: o.Lock.SHA256(),
 	}}
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
 		return nil, fmt.Errorf("build guest bundle: %w", err)

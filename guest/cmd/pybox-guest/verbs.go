@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	agentapi "github.com/pybox/pybox/agent/api"
 	"github.com/pybox/pybox/guest/build"
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/guest/debian"
@@ -27,10 +28,10 @@ func newBuild() *cobra.Command {
 	var o build.Options
 	var src sourceFlags
 	c := &cobra.Command{
-		Use:   "build --kernel FILE --kernel-version V --agent FILE --agent-version V --protocol N",
+		Use:   "build --kernel FILE --kernel-version V --agent FILE --agent-version V",
 		Short: "Make a bundle from a kernel, an agent and the locked packages",
 		Example: `  pybox-guest build --arch amd64 --kernel bzImage --kernel-version 6.12.118 \
-      --agent pybox-agent --agent-version 0.1.0 --protocol 1 --out bundle-amd64`,
+      --agent pybox-agent --agent-version 0.1.0 --out bundle-amd64`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Arch != "amd64" && o.Arch != "arm64" {
@@ -63,9 +64,9 @@ func newBuild() *cobra.Command {
 	fl.StringVar(&o.KernelVersion, "kernel-version", "", "version of the kernel")
 	fl.StringVar(&o.Agent, "agent", "", "the agent's program, static, for the guest's architecture")
 	fl.StringVar(&o.AgentVersion, "agent-version", "", "version of the agent")
-	fl.Uint32Var(&o.ProtocolVersion, "protocol", 0, "version of the protocol that the agent speaks")
+	fl.Uint32Var(&o.ProtocolVersion, "protocol", agentapi.ProtocolVersion, "version of the protocol that the agent speaks")
 	fl.StringVar(&o.Out, "out", "bundle", "folder to make")
-	for _, f := range []string{"kernel", "kernel-version", "agent", "agent-version", "protocol"} {
+	for _, f := range []string{"kernel", "kernel-version", "agent", "agent-version"} {
 		_ = c.MarkFlagRequired(f)
 	}
 	return requireUsage(c)
