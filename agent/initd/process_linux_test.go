@@ -131,8 +131,12 @@ func TestSignalsDoNotEndPID1(t *testing.T) {
 	}
 	_ = in.Close()
 	rest, _ := io.ReadAll(out)
-	if !bytes.Contains(rest, []byte("SigIgn:\\t0000000000000000")) || bytes.Contains(rest, []byte("survived")) {
-		t.Errorf("a child is deaf too: %s", rest)
+	// 32 and 33 are the C library's own; whoever started the tests may have
+	// them ignored, and that is inherited.
+	_, mask, _ := strings.Cut(string(rest), `SigIgn:\t`)
+	ignored, err := strconv.ParseUint(mask[:min(16, len(mask))], 16, 64)
+	if err != nil || ignored&^(3<<31) != 0 || bytes.Contains(rest, []byte("survived")) {
+		t.Errorf("a child is deaf too: %s (%v)", rest, err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
