@@ -77,6 +77,10 @@ func writeRoot(path, bin string) error {
 	if err := t.WriteFile("init", data, tree.Attr{Mode: 0o755}); err != nil {
 		return err
 	}
+	// Where a bundle's command line looks for it.
+	if err := t.Symlink("sbin/init", "../init", tree.Attr{}); err != nil {
+		return err
+	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
