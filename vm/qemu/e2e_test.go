@@ -9,8 +9,8 @@ import (
 	"github.com/pybox/pybox/vm/vmtest"
 )
 
-// TestConformance holds the driver to the contract with real machines.
-func TestConformance(t *testing.T) {
+// TestE2EConformance holds the driver to the contract with real machines.
+func TestE2EConformance(t *testing.T) {
 	b := vmtest.Bundle(t)
 	vmtest.Run(t, vmtest.Harness{
 		Driver: qemu.New(qemu.Options{Logger: vmtest.Logger(t)}),

@@ -1,0 +1,273 @@
+//go:build linux && pyboxtest
+
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/pybox/pybox/agent/api"
+	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/vm"
+	"github.com/pybox/pybox/vm/qemu"
+	"github.com/pybox/pybox/vm/vmtest"
+)
+
+// bound is how long any wait of these tests may take.
+const bound = time.Minute
+
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// boot starts the test bundle with its real root; serial is the root disk's.
+func boot(t *testing.T, serial string) (vm.Machine, *vmtest.Console) {
+	t.Helper()
+	b := vmtest.Bundle(t)
+	h := vmtest.Harness{Driver: qemu.New(qemu.Options{Logger: vmtest.Logger(t)}), Config: vm.Config{
+		Name: "agent-test", Arch: b.Manifest.Arch, CPUs: 2, MemoryBytes: 512 << 20,
+		Kernel: b.Path(b.Manifest.Kernel.File), KernelArgs: b.Manifest.KernelArgs,
+		Disks: []vm.Disk{{Path: b.Path(b.Manifest.Root), Serial: serial}},
+	}}
+	return h.Start(t)
+}
+
+// connect says hello as soon as the agent listens.
+func connectTo(t *testing.T, m vm.Machine) (*api.Client, *agentv1.HelloResponse) {
+	t.Helper()
+	ctx := bounded(t)
+	tick := time.NewTicker(15 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := m.Dial(ctx, api.AgentPort)
+		if err == nil {
+			c, err := api.NewClient(ctx, conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			h, err := c.Hello(ctx, connect.NewRequest(&agentv1.HelloRequest{ProtocolVersion: api.ProtocolVersion, HostVersion: "test"}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c, h.Msg
+		}
+		if !errors.Is(err, vm.ErrRefused) {
+			t.Fatal(err)
+		}
+		<-tick.C
+	}
+}
+
+func records(t *testing.T, m vm.Machine) *api.Records {
+	t.Helper()
+	conn, err := m.Dial(bounded(t), api.RecordsPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := api.ReadRecords(bounded(t), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// ends waits for the machine to go by itself.
+func ends(t *testing.T, m vm.Machine) error {
+	t.Helper()
+	if err := m.Stop(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	return m.Wait()
+}
+
+func TestE2EAgent(t *testing.T) {
+	m, con := boot(t, "root")
+	c, h := connectTo(t, m)
+	if h.ProtocolVersion != api.ProtocolVersion || !strings.HasPrefix(h.KernelRelease, "6.12.") || h.RuntimeVersions["crun"] == "" || h.ShellEnabled {
+		t.Errorf("hello: %v", h)
+	}
+	for i := 1; i < len(h.Stages); i++ {
+		if h.Stages[i].EndedAtNs < h.Stages[i-1].EndedAtNs {
+			t.Errorf("stages are out of order: %v", h.Stages)
+		}
+	}
+
+	t.Run("status", func(t *testing.T) {
+		r, err := c.Status(bounded(t), connect.NewRequest(&agentv1.StatusRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := r.Msg
+		if used := s.MemTotalBytes - s.MemAvailableBytes; used <= 0 || used > 120<<20 {
+			t.Errorf("%d MiB of memory in use, want at most 120", used>>20)
+		}
+		if s.AgentRssBytes <= 0 || s.InitRssBytes <= 0 || s.Boxes != 0 || s.Mounts == 0 || s.OpenFiles == 0 {
+			t.Errorf("status: %v", s)
+		}
+	})
+	t.Run("clock", func(t *testing.T) { testClock(t, c) })
+	t.Run("many calls leave nothing", func(t *testing.T) { testNoLeak(t, m, c) })
+	t.Run("timer fires while the agent hangs", func(t *testing.T) {
+		if err := c.Test(bounded(t), "arm", "name=stuck&ms=700"); err != nil {
+			t.Fatal(err)
+		}
+		if r := records(t, m); r.Armed != 1 || len(r.Timers) != 0 {
+			t.Fatalf("before it is due: %+v", r)
+		}
+		// No answer can come from an agent that stops itself.
+		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		c.Test(short, "hang-agent", "")
+		var r *api.Records
+		for deadline := time.Now().Add(bound); ; time.Sleep(20 * time.Millisecond) {
+			if r = records(t, m); len(r.Timers) == 1 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the timer did not fire: %+v", r)
+			}
+		}
+		if x := r.Timers[0]; x.ID != "stuck" || x.Result != api.ResultKilled || x.FiredNS < x.DueNS || x.DoneNS < x.FiredNS || x.DueNS-x.ArmedNS != 700e6 {
+			t.Errorf("timer: %+v", x)
+		}
+		if r.Agent != nil {
+			t.Errorf("a stopped agent counts as ended: %+v", r.Agent)
+		}
+	})
+	if strings.Contains(con.String(), "panic") {
+		t.Errorf("console:\n%s", con)
+	}
+}
+
+// testClock turns the guest's clock two hours off, both ways, and back.
+func testClock(t *testing.T, c *api.Client) {
+	push := func(off time.Duration) *agentv1.SetTimeResponse {
+		t.Helper()
+		r, err := c.SetTime(bounded(t), connect.NewRequest(&agentv1.SetTimeRequest{HostUnixNs: time.Now().Add(off).UnixNano()}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Msg
+	}
+	push(0)
+	for _, off := range []time.Duration{2 * time.Hour, -2 * time.Hour} {
+		if r := push(off); !r.Stepped {
+			t.Errorf("a clock that is %v off was not stepped: %v", off, r)
+		}
+		clk, err := c.PushTime(bounded(t), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := clk.Offset - off; d.Abs() > 5*time.Second+clk.Bound || !clk.Stepped {
+			t.Errorf("after %v: measured %v (±%v), stepped %v", off, clk.Offset, clk.Bound, clk.Stepped)
+		}
+	}
+	clk, err := c.PushTime(bounded(t), 0)
+	if err != nil || clk.Offset.Abs() > 5*time.Second+clk.Bound {
+		t.Errorf("in the end: %+v, %v", clk, err)
+	}
+}
+
+// testNoLeak: what calls and connections cost the guest is given back.
+func testNoLeak(t *testing.T, m vm.Machine, c *api.Client) {
+	read := func() *agentv1.StatusResponse {
+		t.Helper()
+		r, err := c.Status(bounded(t), connect.NewRequest(&agentv1.StatusRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Msg
+	}
+	before := read()
+	for range 20 {
+		conn, err := m.Dial(bounded(t), api.AgentPort)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := api.NewClient(bounded(t), conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.Status(bounded(t), connect.NewRequest(&agentv1.StatusRequest{})); err != nil {
+			t.Fatal(err)
+		}
+		other.Close()
+	}
+	for deadline := time.Now().Add(bound); ; time.Sleep(50 * time.Millisecond) {
+		now := read()
+		if now.OpenFiles <= before.OpenFiles && now.Goroutines <= before.Goroutines && now.Mounts == before.Mounts {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("before %v\nafter %v", before, now)
+		}
+	}
+}
+
+func TestE2EAgentKilled(t *testing.T) {
+	m, con := boot(t, "root")
+	c, _ := connectTo(t, m)
+	if err := c.Test(bounded(t), "arm", "name=victim&ms=60000"); err != nil { // a box that lives
+		t.Fatal(err)
+	}
+	if r := records(t, m); r.Agent != nil || r.Armed != 1 {
+		t.Fatalf("before: %+v", r)
+	}
+	c.Test(bounded(t), "kill-agent", "")
+	select {
+	case <-c.Done():
+	case <-time.After(bound):
+		t.Fatal("the connection outlived the agent")
+	}
+	r := records(t, m) // PID 1 keeps them for a moment
+	if r.Agent == nil || r.Agent.Signal != 9 || r.Agent.KilledNS < r.Agent.AtNS || r.Agent.Detail != "" {
+		t.Errorf("record of the agent's end: %+v", r.Agent)
+	}
+	if err := ends(t, m); err != nil {
+		t.Errorf("after the agent's death: %v, want a power-off", err)
+	}
+	if !strings.Contains(con.String(), "agent") {
+		t.Errorf("the console does not say why: %q", con)
+	}
+}
+
+func TestE2EInitCrashes(t *testing.T) {
+	m, con := boot(t, "root")
+	c, _ := connectTo(t, m)
+	c.Test(bounded(t), "crash-init", "")
+	if err := ends(t, m); !errors.Is(err, vm.ErrGuestReset) || !strings.Contains(con.String(), "Attempted to kill init") {
+		t.Errorf("got %v, want a reset and the panic's reason on the console", err)
+	}
+}
+
+func TestE2EPowerOff(t *testing.T) {
+	m, con := boot(t, "root")
+	c, _ := connectTo(t, m)
+	if _, err := c.PowerOff(bounded(t), connect.NewRequest(&agentv1.PowerOffRequest{Reason: "a test\x1b[2J"})); err != nil {
+		t.Fatal(err)
+	}
+	if err := ends(t, m); err != nil {
+		t.Errorf("got %v, want a power-off", err)
+	}
+	if strings.Contains(con.String(), "\x1b") {
+		t.Errorf("the reason reached the console as it was: %q", con)
+	}
+}
+
+func TestE2EStrangeRoot(t *testing.T) {
+	m, con := boot(t, "strange")
+	if err := ends(t, m); err != nil {
+		t.Errorf("got %v, want a power-off", err)
+	}
+	if !strings.Contains(con.String(), `"strange"`) {
+		t.Errorf("the console does not say which disk it refused: %q", con)
+	}
+}
