@@ -71,6 +71,14 @@ kernel: tools deps
 kernel-configure kernel-compare: tools deps
 	bin/mkkernel $(subst kernel-,,$@) $(ARCH)
 
+# What an update of the source would lose, and that every request for the other
+# architecture is honoured too.
+.PHONY: kernel-checks
+kernel-checks: tools deps
+	@bin/mkkernel configure arm64
+	@bin/mkkernel compare amd64
+	@bin/mkkernel compare arm64
+
 .PHONY: agent
 agent:
 	@mkdir -p .work
@@ -106,7 +114,7 @@ test:
 	@$(STAGE) lint 600 scripts/lint
 	@$(STAGE) unit 480 $(MAKE) --no-print-directory unit
 	@$(STAGE) fuzz 480 $(MAKE) --no-print-directory fuzz
-	@$(STAGE) kernel 1500 $(MAKE) --no-print-directory kernel
+	@$(STAGE) kernel 1800 $(MAKE) --no-print-directory kernel kernel-checks
 	@$(STAGE) bundle 300 $(MAKE) --no-print-directory testbundle build
 	@$(STAGE) "end to end" 1500 $(MAKE) --no-print-directory e2e
 	@echo "== all passed"

@@ -71,11 +71,16 @@ func start(c *cobra.Command, do func(context.Context, func(api.Status)) (api.Sta
 }
 
 func startLine(s api.Status, waited time.Duration) string {
-	step := "verifying the bundle"
-	if n := len(s.Stages); n > 0 {
-		step = "after: " + s.Stages[n-1].Name
+	doing := "verifying the bundle"
+	for _, st := range s.Stages {
+		switch st.Name {
+		case "bundle verified":
+			doing = "starting the machine"
+		case "machine started":
+			doing = "waiting for the guest"
+		}
 	}
-	return fmt.Sprintf("Starting the VM, %s (%s)", units.Elapsed(waited), step)
+	return fmt.Sprintf("Starting the VM: %s, %s", doing, units.Elapsed(waited))
 }
 
 func vmStop() *cobra.Command {
