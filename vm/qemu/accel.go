@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/google/renameio/v2"
 	"github.com/pybox/pybox/vm"
@@ -59,6 +60,9 @@ func (d *driver) kvmUnusable(arch string) string {
 	}
 	err := unix.Access(d.o.KVMDevice, unix.R_OK|unix.W_OK)
 	switch {
+	case err == nil && dropsPrivileges() && !openToGroup(d.o.KVMDevice):
+		return fmt.Sprintf("only root may open %s, and QEMU does not run as root ('chgrp kvm %s && chmod 660 %s' gives it to a group that QEMU then joins)",
+			d.o.KVMDevice, d.o.KVMDevice, d.o.KVMDevice)
 	case err == nil:
 		return ""
 	case errors.Is(err, fs.ErrNotExist):
@@ -67,6 +71,18 @@ func (d *driver) kvmUnusable(arch string) string {
 		return fmt.Sprintf("this user may not open %s (joining the group kvm allows it)", d.o.KVMDevice)
 	}
 	return fmt.Sprintf("%s cannot be opened: %v", d.o.KVMDevice, err)
+}
+
+// openToGroup tells whether a device node can be opened by everybody, or by a group
+// other than root's, which the unprivileged QEMU then gets.
+func openToGroup(path string) bool {
+	st, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	perm := st.Mode().Perm()
+	return perm&0o006 == 0o006 || ok && sys.Gid != 0 && perm&0o060 == 0o060
 }
 
 // memory is the file that remembers a probe's answer. A new boot of the host or

@@ -35,10 +35,11 @@ type machine struct {
 	firstOutput chan struct{} // closed at the guest's first console byte
 	gone        chan struct{} // closed when everything is free; end is set
 
-	mu     sync.Mutex
-	first  time.Time
-	killed bool
-	end    error
+	mu          sync.Mutex
+	first       time.Time
+	killed      bool
+	deviceFault error // why the socket device ended before QEMU
+	end         error
 }
 
 // launch starts QEMU and returns when it has accepted its command line.
@@ -106,10 +107,28 @@ func (d *driver) launch(ctx context.Context, c vm.Config, binary string, ch choi
 	return m, nil
 }
 
-// serveVsock runs the socket device until QEMU's end of its socket closes.
+// deviceGrace is how long a QEMU that closed its end of the socket device may take
+// to end: it does so on its way out.
+const deviceGrace = 2 * time.Second
+
+// serveVsock runs the socket device until QEMU's end of its socket closes. A
+// machine without its device is of no use and cannot be dialled: it is ended.
 func (m *machine) serveVsock(c net.Conn, d *driver) {
-	if err := m.dev.Serve(context.Background(), c.(*net.UnixConn)); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.EOF) {
-		d.log.Debug("the socket device ended", "error", err)
+	err := m.dev.Serve(context.Background(), c.(*net.UnixConn))
+	select {
+	case <-m.proc.done:
+		return
+	case <-time.After(deviceGrace):
+	}
+	if err == nil {
+		err = errors.New("QEMU closed its socket")
+	}
+	d.log.Warn("the socket device ended while QEMU lives: the machine is ended", "pid", m.fact.PID, "error", err)
+	m.mu.Lock()
+	m.deviceFault = err
+	m.mu.Unlock()
+	if err := m.proc.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		d.log.Error("could not end QEMU", "pid", m.fact.PID, "error", err)
 	}
 }
 
@@ -153,9 +172,8 @@ func (m *machine) reap(conns [3]net.Conn, pumps *sync.WaitGroup, d *driver) {
 	case <-time.After(time.Second): // a descriptor leaked somewhere: do not wait for it
 	}
 	m.mu.Lock()
-	killed := m.killed
+	end := endCause(m.qmp.reason(), m.killed, m.deviceFault, m.proc)
 	m.mu.Unlock()
-	end := endCause(m.qmp.reason(), killed, m.proc)
 	for _, c := range conns {
 		c.SetReadDeadline(time.Now().Add(time.Second)) // drains what is left, no longer
 	}
@@ -169,7 +187,7 @@ func (m *machine) reap(conns [3]net.Conn, pumps *sync.WaitGroup, d *driver) {
 }
 
 // endCause turns the last words of QEMU into the contract's terms.
-func endCause(reason string, killed bool, p *process) error {
+func endCause(reason string, killed bool, device error, p *process) error {
 	switch {
 	case reason == "guest-shutdown":
 		return nil
@@ -177,6 +195,8 @@ func endCause(reason string, killed bool, p *process) error {
 		return &vm.EndError{Cause: vm.ErrGuestReset}
 	case killed:
 		return &vm.EndError{Cause: vm.ErrKilled}
+	case device != nil:
+		return &vm.EndError{Cause: vm.ErrVMM, Detail: "its socket device failed: " + device.Error()}
 	}
 	detail := "QEMU ended"
 	if p.err != nil {
@@ -316,7 +336,7 @@ func openRegular(path string) (*os.File, error) {
 	if err == nil && !st.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", path)
 	}
-	if err == nil && os.Geteuid() == 0 && st.Mode().Perm()&0o004 == 0 {
+	if err == nil && dropsPrivileges() && st.Mode().Perm()&0o004 == 0 {
 		err = fmt.Errorf("%s must be readable by others (mode 0644): QEMU runs under an unprivileged id", path)
 	}
 	if err != nil {

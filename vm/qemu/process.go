@@ -57,7 +57,7 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 // process is privileged. kvm names the device node whose group it needs.
 func attributes(kvm string) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
-	if os.Geteuid() != 0 || !idMapped(vmmID) {
+	if !dropsPrivileges() {
 		return attr
 	}
 	cred := &syscall.Credential{Uid: vmmID, Gid: vmmID}
@@ -70,10 +70,16 @@ func attributes(kvm string) *syscall.SysProcAttr {
 	return attr
 }
 
-// idMapped tells whether this user namespace knows id: "root" of a rootless
-// container may map a single id and has no other to drop to (user_namespaces(7)).
-func idMapped(id uint64) bool {
-	f, err := os.Open("/proc/self/uid_map")
+// dropsPrivileges tells whether QEMU runs under another id than this process:
+// "root" of a rootless container may map a single id and has no other to drop to
+// (user_namespaces(7)).
+func dropsPrivileges() bool {
+	return os.Geteuid() == 0 && idMapped("/proc/self/uid_map", vmmID) && idMapped("/proc/self/gid_map", vmmID)
+}
+
+// idMapped tells whether a map of this user namespace knows id.
+func idMapped(path string, id uint64) bool {
+	f, err := os.Open(path)
 	if err != nil {
 		return true // no user namespaces: ids are what they are
 	}

@@ -115,14 +115,20 @@ func (d *driver) startProbing(ctx context.Context, c vm.Config, binary string, k
 			return m, nil
 		}
 		why = fmt.Sprintf("probed: a guest under KVM did not speak within %v", d.o.ProbeTimeout)
-		if errors.Is(err, vm.ErrEnded) {
+		died := errors.Is(err, vm.ErrEnded)
+		if died { // its reason is a moment away
+			settle, cancel := context.WithTimeout(ctx, 2*deviceGrace)
+			m.Stop(settle) // kills in the end; an error shows in the next line
+			cancel()
+		}
+		if kerr := m.Kill(); kerr != nil {
+			return nil, kerr
+		}
+		if died {
 			why = "probed: a guest under KVM ended at once"
 			if end := m.Wait(); end != nil {
 				why += ": " + end.Error()
 			}
-		}
-		if kerr := m.Kill(); kerr != nil {
-			return nil, kerr
 		}
 	} else {
 		why = "probed: QEMU did not start with KVM: " + err.Error()
@@ -136,7 +142,13 @@ func (d *driver) startProbing(ctx context.Context, c vm.Config, binary string, k
 	if err != nil {
 		return nil, err
 	}
-	d.remember(binary, tcg)
+	// A guest that is silent under emulation too says nothing about KVM: only one
+	// that speaks is worth remembering.
+	go func() {
+		if mt.spoken(context.Background()) == nil { // ends with the machine at the latest
+			d.remember(binary, tcg)
+		}
+	}()
 	return mt, nil
 }
 
@@ -205,14 +217,15 @@ func output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.WaitDelay = &b, time.Second
 	err := cmd.Run()
-	return b.String(), err
+	return b.b.String(), err
 }
 
-// limited keeps the first MiB written to it.
-type limited struct{ bytes.Buffer }
+// limited keeps the first MiB written to it. The buffer is a field and not
+// embedded: io.Copy would find its ReadFrom and go past Write.
+type limited struct{ b bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
-	l.Buffer.Write(p[:min(len(p), max(0, 1<<20-l.Len()))])
+	l.b.Write(p[:min(len(p), max(0, 1<<20-l.b.Len()))])
 	return len(p), nil
 }
 

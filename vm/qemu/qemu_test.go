@@ -154,9 +154,10 @@ func expectNoChildren(t *testing.T) {
 // kvmDevice is a file that can be opened as /dev/kvm can.
 func kvmDevice(t *testing.T) string {
 	p := filepath.Join(t.TempDir(), "kvm")
-	if err := os.WriteFile(p, nil, 0o600); err != nil {
+	if err := os.WriteFile(p, nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
+	os.Chmod(p, 0o666)
 	return p
 }
 
@@ -180,6 +181,14 @@ func TestKVMIsProbedByWhatItDoes(t *testing.T) {
 			}
 			if f := m.Facts(); f.Acceleration != c.accel || !strings.Contains(f.AccelerationReason, c.reason) {
 				t.Errorf("got %q because %q, want %q because %q", f.Acceleration, f.AccelerationReason, c.accel, c.reason)
+			}
+			for deadline := time.Now().Add(20 * time.Second); c.accel == "tcg"; time.Sleep(5 * time.Millisecond) {
+				if _, err := os.Stat(memory); err == nil { // written once its guest has spoken
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("nothing was remembered")
+				}
 			}
 			m.Kill()
 
@@ -212,6 +221,89 @@ func TestProbeGivenUpRemembersNothing(t *testing.T) {
 		t.Errorf("an answer that nobody got was remembered (%v)", err)
 	}
 	expectNoChildren(t)
+}
+
+// TestSilenceUnderBothIsNotRemembered: a guest that never speaks, such as a broken
+// kernel, says nothing about KVM.
+func TestSilenceUnderBothIsNotRemembered(t *testing.T) {
+	memory := filepath.Join(t.TempDir(), "accel.json")
+	d := fakeDriver(t, "quiet", Options{KVMDevice: kvmDevice(t), AccelMemory: memory, ProbeTimeout: 500 * time.Millisecond})
+	m, err := start(t, d, testConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := m.Facts(); f.Acceleration != "tcg" {
+		t.Fatalf("got %q", f.Acceleration)
+	}
+	m.Kill()
+	if err := m.spoken(t.Context()); err == nil {
+		t.Fatal("the fake spoke")
+	}
+	if _, err := os.Stat(memory); !os.IsNotExist(err) {
+		t.Errorf("it was remembered (%v)", err)
+	}
+}
+
+// TestDeviceDiesAlone: QEMU closes its end of the socket device and lives on.
+func TestDeviceDiesAlone(t *testing.T) {
+	m, err := start(t, fakeDriver(t, "cuts-vsock", Options{Accel: "tcg"}), testConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := waitEnd(t, m); !errors.Is(err, vm.ErrVMM) || !strings.Contains(err.Error(), "socket device") {
+		t.Errorf("got %v, want ErrVMM that names the socket device", err)
+	}
+	kvm := fakeDriver(t, "cuts-vsock", Options{KVMDevice: kvmDevice(t), ProbeTimeout: time.Minute})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if m, err := kvm.Start(ctx, testConfig(t)); err == nil {
+		m.Kill()
+	} else if ctx.Err() != nil {
+		t.Errorf("a probe hung on it: %v", err)
+	}
+}
+
+func TestPauseAfterTheStartsDeadline(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	m, err := fakeDriver(t, "run", Options{Accel: "tcg"}).Start(ctx, testConfig(t))
+	cancel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Kill()
+	p := m.(vm.Pauser)
+	if err := p.Pause(t.Context()); err != nil {
+		t.Errorf("Pause: %v", err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.Resume(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("Resume without time: %v", err)
+	}
+	if err := p.Resume(t.Context()); err != nil {
+		t.Errorf("Resume after one that was given up: %v", err)
+	}
+}
+
+func TestOutputIsLimited(t *testing.T) {
+	out, err := output(t.Context(), "sh", "-c", "head -c 3000000 /dev/zero")
+	if err != nil || len(out) != 1<<20 {
+		t.Errorf("got %d bytes, %v; want 1 MiB", len(out), err)
+	}
+}
+
+func TestRootsOwnKVMDevice(t *testing.T) {
+	if !dropsPrivileges() {
+		t.Skip("QEMU runs under our own id here")
+	}
+	dev := kvmDevice(t)
+	for mode, usable := range map[os.FileMode]bool{0o600: false, 0o660: false, 0o666: true} {
+		os.Chmod(dev, mode)
+		why := New(Options{KVMDevice: dev}).(*driver).kvmUnusable(vm.HostArch())
+		if (why == "") != usable || why != "" && !strings.Contains(why, "chgrp kvm") {
+			t.Errorf("mode %o: %q", mode, why)
+		}
+	}
 }
 
 func TestKVMUnusable(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 )
 
 // qmp is the few words of the QEMU Machine Protocol that a machine needs: the
@@ -23,7 +24,7 @@ type qmp struct {
 	version string
 	done    chan struct{} // closed when the reader has ended
 
-	wmu sync.Mutex // one command at a time
+	turn chan struct{} // one command at a time; holds a token while none runs
 
 	mu       sync.Mutex
 	reply    chan qmpMessage // for the command under way
@@ -60,18 +61,16 @@ var errQMPClosed = errors.New("QEMU closed its control socket")
 // newQMP reads the greeting, which QEMU sends once it has accepted its command
 // line and made the machine, and leaves negotiation mode.
 func newQMP(ctx context.Context, conn net.Conn) (*qmp, error) {
-	q := &qmp{conn: conn, done: make(chan struct{})}
+	q := &qmp{conn: conn, done: make(chan struct{}), turn: make(chan struct{}, 1)}
+	q.turn <- struct{}{}
 	greeting := make(chan qmpMessage, 1)
 	go q.read(greeting)
-	select {
-	case m := <-greeting:
-		v := m.Greeting.Version.QEMU
-		q.version = fmt.Sprintf("QEMU %d.%d.%d", v.Major, v.Minor, v.Micro)
-	case <-q.done:
-		return nil, errQMPClosed
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	m, err := q.await(ctx, greeting)
+	if err != nil {
+		return nil, err
 	}
+	v := m.Greeting.Version.QEMU
+	q.version = fmt.Sprintf("QEMU %d.%d.%d", v.Major, v.Minor, v.Micro)
 	if err := q.command(ctx, "qmp_capabilities"); err != nil {
 		return nil, err
 	}
@@ -118,33 +117,56 @@ func (q *qmp) event(m qmpMessage) {
 	}
 }
 
+// await takes a message that the reader hands over. One that came just before the
+// end of the socket counts.
+func (q *qmp) await(ctx context.Context, c <-chan qmpMessage) (qmpMessage, error) {
+	select {
+	case m := <-c:
+		return m, nil
+	case <-q.done:
+		select {
+		case m := <-c:
+			return m, nil
+		default:
+			return qmpMessage{}, errQMPClosed
+		}
+	case <-ctx.Done():
+		return qmpMessage{}, context.Cause(ctx)
+	}
+}
+
 // command runs a command without arguments and waits for its answer within ctx.
 func (q *qmp) command(ctx context.Context, name string) error {
-	q.wmu.Lock()
-	defer q.wmu.Unlock()
+	select {
+	case <-q.turn:
+		defer func() { q.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", name, context.Cause(ctx))
+	}
 	reply := make(chan qmpMessage, 1)
 	q.mu.Lock()
 	q.reply = reply
 	q.lastID++
 	line := fmt.Sprintf(`{"execute":%q,"id":%d}`+"\n", name, q.lastID)
 	q.mu.Unlock()
-	if dl, ok := ctx.Deadline(); ok {
-		q.conn.SetWriteDeadline(dl)
+	q.conn.SetWriteDeadline(time.Time{}) // that of an earlier command
+	stop := context.AfterFunc(ctx, func() { q.conn.SetWriteDeadline(time.Unix(1, 0)) })
+	_, err := io.WriteString(q.conn, line)
+	stop()
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
-	if _, err := io.WriteString(q.conn, line); err != nil {
+	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	select {
-	case m := <-reply:
-		if m.Error != nil {
-			return fmt.Errorf("%s: QEMU refused: %.200q", name, m.Error.Desc)
-		}
-		return nil
-	case <-q.done:
-		return fmt.Errorf("%s: %w", name, errQMPClosed)
-	case <-ctx.Done():
-		return fmt.Errorf("%s: %w", name, context.Cause(ctx))
+	m, err := q.await(ctx, reply)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
+	if m.Error != nil {
+		return fmt.Errorf("%s: QEMU refused: %.200q", name, m.Error.Desc)
+	}
+	return nil
 }
 
 // reason is what QEMU reported about the end of the guest, "" for nothing.
