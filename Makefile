@@ -40,7 +40,7 @@ help:
 .PHONY: demo
 demo: deps build bundle install-bundle
 	@echo
-	bin/pybox vm start -v
+	bin/pybox vm restart -v
 	@echo
 	bin/pybox vm status
 	@echo

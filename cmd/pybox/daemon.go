@@ -41,7 +41,7 @@ func runDaemon(c *cobra.Command, debug bool) error {
 	}
 	cfg, err := config.Load(h.Config(), getenv)
 	if err != nil {
-		return fmt.Errorf("%w; correct the file and start again", err)
+		return fmt.Errorf("%w; correct it and start again", err)
 	}
 	logf, err := logfile.Open(h.Log(), logBytes)
 	if err != nil {

@@ -48,6 +48,7 @@ func newPerson(t *testing.T, home string) *person {
 		t.Fatal(err)
 	}
 	p.install(b.Dir())
+	p.config("") // the defaults of the tests
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, f := range []string{"daemon.log", "console.log"} {
@@ -206,6 +207,12 @@ func TestE2EVMLife(t *testing.T) {
 		t.Errorf("a second start is not the same VM: %s", again)
 	}
 	p.fails(3, []string{"another PyBox daemon owns this directory", fmt.Sprint(s.Daemon.PID)}, "daemon")
+	p.config("[vm]\ncpus = 0\n")
+	p.fails(1, []string{"left as it is", "cpus"}, "vm", "restart")
+	if r := p.status(); r.Guest.BootID != s.Guest.BootID {
+		t.Error("a restart that cannot be cost the VM")
+	}
+	p.config("")
 	p.must("vm", "restart")
 	if r := p.status(); r.Guest.BootID == s.Guest.BootID || r.State != api.StateRunning {
 		t.Errorf("restart: boot id %s before and %s after", s.Guest.BootID, r.Guest.BootID)
@@ -345,6 +352,19 @@ func TestE2EDamagedBundle(t *testing.T) {
 		flip(t, f)
 	}
 	p.must("vm", "start") // the same bundle, whole again
+	p.installWith(nil, append(mustRead(t, files[1]), make([]byte, 4096)...))
+	if o := p.run("vm", "status"); o.code != 0 || !strings.Contains(o.err, "'pybox vm restart' boots it") {
+		t.Errorf("a newer bundle is not mentioned: %+v", o)
+	}
+}
+
+func mustRead(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // flip inverts one bit in the middle of a file.
@@ -395,8 +415,12 @@ func (p *person) installWith(kernel, root []byte) {
 	p.install(dir)
 }
 
+// config writes the config.toml; a VM that a test forgets stops soon.
 func (p *person) config(text string) {
 	p.t.Helper()
+	if text == "" {
+		text = "[vm]\nidle_stop = \"5m\"\n"
+	}
 	if err := os.WriteFile(filepath.Join(p.home, "config.toml"), []byte(text), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
@@ -419,17 +443,14 @@ func TestE2EWrongGuests(t *testing.T) {
 		p.installWith(k, nil)
 		p.fails(1, []string{"was not ready within 8s", "was running; it has been stopped", "never spoke", "the guest wrote nothing"}, "vm", "start")
 	})
+	p.config("[vm]\nstart_timeout = \"60s\"\n") // what follows ends by itself, however slow this host is
 	t.Run("rubbish as root", func(t *testing.T) {
 		p.installWith(nil, bytes.Repeat([]byte("no file system "), 4096))
 		p.fails(1, []string{"Kernel panic", "the guest reset itself"}, "vm", "start")
 	})
 	t.Run("init that sleeps", func(t *testing.T) {
 		cfg := vmtest.RealConfigFor(t, "unused", "github.com/pybox/pybox/cmd/pybox/testdata/sleeper")
-		root, err := os.ReadFile(cfg.Disks[0].Path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.installWith(nil, root)
+		p.installWith(nil, mustRead(t, cfg.Disks[0].Path))
 		p.config("[vm]\nstart_timeout = \"20s\"\n") // time for the kernel, on a busy machine
 		p.fails(1, []string{"was not ready within 20s", "its agent does not answer", "| sleeper: awake"}, "vm", "start")
 	})
@@ -453,7 +474,7 @@ func TestE2EHostFaults(t *testing.T) {
 	})
 	t.Run("bad config", func(t *testing.T) {
 		p.config("[vm]\nmemroy = \"1GiB\"\n")
-		p.fails(1, []string{"config.toml", "line 2", `unknown key "vm.memroy"`, "correct the file"}, "vm", "start")
+		p.fails(1, []string{"config.toml", "line 2", `unknown key "vm.memroy"`, "correct it"}, "vm", "start")
 		p.config("")
 	})
 	t.Run("no bundle", func(t *testing.T) {

@@ -8,11 +8,14 @@ import (
 	"os"
 	"time"
 
+	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/config"
 	"github.com/pybox/pybox/host/follow"
 	"github.com/pybox/pybox/host/home"
 	"github.com/pybox/pybox/host/show"
 	"github.com/pybox/pybox/host/units"
+	"github.com/pybox/pybox/host/version"
 	"github.com/spf13/cobra"
 )
 
@@ -40,9 +43,7 @@ func vmStart() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return start(c, func(ctx context.Context, progress func(api.Status)) (api.Status, error) {
-				return ctl.Start(ctx, progress)
-			}, asJSON, verbose)
+			return start(c, ctl.Home, ctl.Start, asJSON, verbose)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print the status as JSON")
@@ -51,11 +52,14 @@ func vmStart() *cobra.Command {
 }
 
 // start runs a start with its progress and prints what came of it.
-func start(c *cobra.Command, do func(context.Context, func(api.Status)) (api.Status, error), asJSON, verbose bool) error {
+func start(c *cobra.Command, h *home.Home, do func(context.Context, func(api.Status)) (api.Status, error), asJSON, verbose bool) error {
 	began := time.Now()
 	line := newProgress(c.ErrOrStderr())
 	s, err := do(c.Context(), func(s api.Status) { line.show(startLine(s, time.Since(began))) })
 	line.clear()
+	if c.Context().Err() != nil {
+		return errors.New("interrupted; a VM that was starting goes on: 'pybox vm status' shows it, 'pybox vm stop' ends it")
+	}
 	if err != nil {
 		return err
 	}
@@ -67,7 +71,22 @@ func start(c *cobra.Command, do func(context.Context, func(api.Status)) (api.Sta
 	if verbose {
 		show.Stages(w, s.Stages)
 	}
+	hintOutdated(c.ErrOrStderr(), h, s)
 	return nil
+}
+
+// hintOutdated says when what runs is not what is installed.
+func hintOutdated(w io.Writer, h *home.Home, s api.Status) {
+	if s.VM == nil {
+		return
+	}
+	b, err := bundle.Current(h.Dir())
+	switch {
+	case err == nil && b.ID() != s.VM.Bundle:
+		fmt.Fprintln(w, "pybox: another guest bundle is installed than the VM runs: 'pybox vm restart' boots it")
+	case s.Version != version.String():
+		fmt.Fprintf(w, "pybox: the VM's daemon is PyBox %s and this is %s: 'pybox vm restart' changes that\n", show.Clean(s.Version), version.String())
+	}
 }
 
 func startLine(s api.Status, waited time.Duration) string {
@@ -126,21 +145,37 @@ func stopRequest(force bool, timeout string) (api.StopRequest, error) {
 }
 
 func vmRestart() *cobra.Command {
-	return &cobra.Command{
+	var verbose bool
+	c := &cobra.Command{
 		Use: "restart", Short: "Stop the VM and start a new one, with the present config.toml", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctl, err := controller()
 			if err != nil {
 				return err
 			}
-			return start(c, func(ctx context.Context, progress func(api.Status)) (api.Status, error) {
+			if err := startable(ctl.Home); err != nil {
+				return fmt.Errorf("the VM was left as it is: %w", err)
+			}
+			return start(c, ctl.Home, func(ctx context.Context, progress func(api.Status)) (api.Status, error) {
 				if _, err := ctl.Stop(ctx, api.StopRequest{}); err != nil {
 					return api.Status{}, err
 				}
 				return ctl.Start(ctx, progress)
-			}, false, false)
+			}, false, verbose)
 		},
 	}
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the steps of the start")
+	return c
+}
+
+// startable tells what would keep a new VM from starting, as far as can be seen
+// without starting one.
+func startable(h *home.Home) error {
+	if _, err := config.Load(h.Config(), getenv); err != nil {
+		return err
+	}
+	_, err := bundle.Current(h.Dir())
+	return err
 }
 
 func vmStatus() *cobra.Command {
@@ -160,6 +195,7 @@ func vmStatus() *cobra.Command {
 				return printJSON(c.OutOrStdout(), s)
 			}
 			show.Status(c.OutOrStdout(), s, time.Now(), verbose)
+			hintOutdated(c.ErrOrStderr(), ctl.Home, s)
 			return nil
 		},
 	}

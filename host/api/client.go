@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"syscall"
+
+	"github.com/pybox/pybox/host/peer"
 )
 
 // maxAnswer bounds what a client reads of one answer.
@@ -26,15 +28,26 @@ var ErrHungUp = errors.New("the daemon hung up without an answer")
 // Client speaks to a daemon through its socket. It is safe for concurrent use.
 type Client struct{ http *http.Client }
 
-// NewClient makes a client; nothing is dialled before the first call.
+// NewClient makes a client; nothing is dialled before the first call. It speaks to
+// a daemon of the same user, or of root, alone.
 func NewClient(socket string) *Client {
-	var d net.Dialer
 	return &Client{&http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return d.DialContext(ctx, "unix", socket)
-		},
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, socket) },
 		DisableKeepAlives: true, // a daemon that stops waits for no idle client
 	}}}
+}
+
+func dial(ctx context.Context, socket string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	if err := peer.Check(c.(*net.UnixConn)); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("%s: %w: somebody else made it, do not trust it", socket, err)
+	}
+	return c, nil
 }
 
 // Status asks for the daemon's status, which it answers whatever the guest does.

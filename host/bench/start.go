@@ -33,7 +33,9 @@ func benchStart(ctx context.Context, o options, r *report) error {
 		return err
 	}
 	pybox := func(args ...string) ([]byte, error) { return command(ctx, exe, home, args...) }
-	defer pybox("vm", "stop", "--force")
+	defer func() { // also after Ctrl-C: the VM must not outlive its home
+		command(context.WithoutCancel(ctx), exe, home, "vm", "stop", "--force")
+	}()
 
 	var whole, toUser, ratio []float64
 	stages := map[string][]float64{}
@@ -50,6 +52,9 @@ func benchStart(ctx context.Context, o options, r *report) error {
 		if err := json.Unmarshal(out, &s); err != nil {
 			return err
 		}
+		if s.VM == nil || !s.VM.FirstOutput.After(s.VM.Started) {
+			return fmt.Errorf("a status lacks the guest's first output: %s", out)
+		}
 		user := s.VM.FirstOutput.Sub(s.VM.Started)
 		whole, toUser, ratio = append(whole, ms(took)), append(toUser, ms(user)), append(ratio, float64(took)/float64(user))
 		for _, st := range s.Stages {
@@ -59,8 +64,11 @@ func benchStart(ctx context.Context, o options, r *report) error {
 			}
 			stages[name] = append(stages[name], st.MS)
 		}
-		if out, err := pybox("vm", "status", "--json"); err == nil {
-			json.Unmarshal(out, &last)
+		if out, err = pybox("vm", "status", "--json"); err != nil {
+			return err
+		}
+		if err := json.Unmarshal(out, &last); err != nil || last.VM == nil || last.Guest == nil {
+			return fmt.Errorf("a status lacks the VM (%v): %s", err, out)
 		}
 		if _, err := pybox("vm", "stop"); err != nil {
 			return err

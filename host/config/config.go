@@ -37,12 +37,19 @@ type VM struct {
 	Memory units.Size `toml:"memory"`
 	// CPUs is the number of virtual CPUs, 1 to 64.
 	CPUs int `toml:"cpus"`
-	// IdleStop is how long a VM that nobody uses goes on; 0 is for ever.
-	IdleStop units.Duration `toml:"idle_stop"`
-	// StartTimeout bounds a start, from its request to the agent's hello.
-	StartTimeout units.Duration `toml:"start_timeout"`
+	// IdleStop is how long a VM that nobody uses goes on, at least 1 s; 0 is
+	// for ever.
+	IdleStop units.Duration `toml:"-"`
+	// StartTimeout bounds a start, from its request to the agent's hello; at
+	// least 1 s.
+	StartTimeout units.Duration `toml:"-"`
 	// Accel is "auto", "kvm" or "tcg" (QEMU only). $PYBOX_ACCEL goes first.
 	Accel string `toml:"accel"`
+
+	// The durations as they stand in the file: the decoder would put a bare
+	// number into a time.Duration as it is, that is, as nanoseconds.
+	RawIdleStop     any `toml:"idle_stop"`
+	RawStartTimeout any `toml:"start_timeout"`
 }
 
 // minMemory is what the guest's own programs and one small box need.
@@ -94,7 +101,31 @@ func (c *Config) read(r io.Reader) error {
 	if err := d.Decode(c); err != nil {
 		return explain(err)
 	}
+	v := &c.VM
+	if err := errors.Join(setDuration(&v.IdleStop, "idle_stop", &v.RawIdleStop),
+		setDuration(&v.StartTimeout, "start_timeout", &v.RawStartTimeout)); err != nil {
+		return err
+	}
 	return c.validate()
+}
+
+// setDuration reads a duration of the file: a string such as "1m30s", or a number
+// of seconds with or without quotes. A missing one stays as it is.
+func setDuration(d *units.Duration, key string, raw *any) error {
+	v := *raw
+	*raw = nil
+	switch v := v.(type) {
+	case nil:
+		return nil
+	case string, int64, float64:
+		got, err := units.ParseDuration(fmt.Sprint(v))
+		if err != nil {
+			return fmt.Errorf("%w: [vm] %s: %w", ErrInvalid, key, err)
+		}
+		*d = units.Duration(got)
+		return nil
+	}
+	return fmt.Errorf("%w: [vm] %s: want a duration such as \"1m30s\"", ErrInvalid, key)
 }
 
 // explain adds the line, or the unknown key, to the decoder's short sentences.
@@ -125,6 +156,8 @@ func (c *Config) validate() error {
 		return bad("memory", "%d bytes are not a whole number of MiB", int64(v.Memory))
 	case v.CPUs < 1 || v.CPUs > vm.MaxCPUs:
 		return bad("cpus", "%d: want 1 to %d", v.CPUs, vm.MaxCPUs)
+	case v.IdleStop != 0 && time.Duration(v.IdleStop) < time.Second:
+		return bad("idle_stop", "%v: want at least 1s, or 0 for never", v.IdleStop)
 	case time.Duration(v.StartTimeout) < time.Second:
 		return bad("start_timeout", "%v: want at least 1s", v.StartTimeout)
 	case v.Accel != "auto" && v.Accel != "kvm" && v.Accel != "tcg":

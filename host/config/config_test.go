@@ -35,6 +35,18 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+func TestDurations(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		`idle_stop = 1800`: 30 * time.Minute, `idle_stop = 90.5`: 90500 * time.Millisecond, `idle_stop = "1800"`: 30 * time.Minute,
+		`idle_stop = "2h"`: 2 * time.Hour, `idle_stop = 0`: 0, `idle_stop = "0"`: 0,
+	} {
+		c, err := Load(write(t, "[vm]\n"+text), env(nil))
+		if err != nil || time.Duration(c.VM.IdleStop) != want {
+			t.Errorf("%s: got %v, %v; want %v", text, c.VM.IdleStop, err, want)
+		}
+	}
+}
+
 func TestLoadNamesTheFault(t *testing.T) {
 	for text, say := range map[string]string{
 		"[vm]\nmemroy = \"1GiB\"":          `line 2: unknown key "vm.memroy"`,
@@ -47,6 +59,11 @@ func TestLoadNamesTheFault(t *testing.T) {
 		"[vm]\ncpus = \"two\"":             "line 2",
 		"[vm]\naccel = \"hvf\"":            `"hvf"`,
 		"[vm]\nidle_stop = \"-1s\"":        "duration",
+		"[vm]\nidle_stop = -5":             "duration",
+		"[vm]\nidle_stop = \"1ms\"":        "at least 1s",
+		"[vm]\nidle_stop = [1]":            "want a duration",
+		"[vm]\nidle_stop = 1979-05-27":     "want a duration",
+		"[vm]\nmemory = -1":                "at least 512 MiB",
 		"[vm]\nstart_timeout = \"0\"":      "start_timeout",
 		"[vm":                              "line 1",
 		strings.Repeat("# long\n", 10_000): "larger than",

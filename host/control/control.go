@@ -27,6 +27,8 @@ const (
 	spawnWait = 20 * time.Second
 	// pollEvery is how often a new daemon's socket is tried.
 	pollEvery = 5 * time.Millisecond
+	// stopWait is what a stop may take beyond the guest's own time.
+	stopWait = 20 * time.Second
 	// lockWait bounds the wait for a daemon that is on its way out.
 	lockWait = 15 * time.Second
 )
@@ -52,11 +54,18 @@ func (c *Controller) Status(ctx context.Context) (api.Status, error) {
 	if errors.Is(err, api.ErrNoDaemon) || errors.Is(err, api.ErrHungUp) {
 		return c.stopped(), nil
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return s, fmt.Errorf("the daemon does not answer within %v: %w; 'pybox vm stop --force' ends it and the VM", statusWait, err)
-	}
-	return s, err
+	return s, silent(err)
 }
+
+// silent turns a deadline of ours into a sentence.
+func silent(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: 'pybox vm stop --force' ends it and the VM", errSilent)
+	}
+	return err
+}
+
+var errSilent = errors.New("the daemon does not answer")
 
 func (c *Controller) stopped() api.Status {
 	s := api.Status{State: api.StateStopped, Version: c.Version, Daemon: api.Daemon{Home: c.Home.Dir(), Socket: c.Home.Socket()}}
@@ -107,14 +116,15 @@ func (c *Controller) startOnce(ctx context.Context, progress func(api.Status)) (
 		pid, err = c.spawn(ctx)
 	}
 	if err != nil {
-		return s, err
+		return s, silent(err)
 	}
-	watch, stop := context.WithCancel(ctx)
-	defer stop()
-	if progress != nil {
-		go poll(watch, client, progress)
+	wait, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go watch(wait, stop, client, progress)
+	s, err = client.Start(wait)
+	if err != nil && ctx.Err() == nil && wait.Err() != nil {
+		return s, silent(context.Cause(wait))
 	}
-	s, err = client.Start(ctx)
 	var p *api.Problem
 	if err == nil || errors.As(err, &p) || ctx.Err() != nil {
 		return s, err
@@ -129,18 +139,28 @@ func (c *Controller) startOnce(ctx context.Context, progress func(api.Status)) (
 	return s, fmt.Errorf("the daemon (pid %d) ended while the VM was starting, without a record: see %s: %w", pid, c.Home.Log(), err)
 }
 
-// poll reports the status until ctx ends.
-func poll(ctx context.Context, client *api.Client, progress func(api.Status)) {
+// watch looks at the daemon while a client waits for its VM: it reports progress,
+// and gives the wait up when the daemon no longer answers.
+func watch(ctx context.Context, giveUp context.CancelCauseFunc, client *api.Client, progress func(api.Status)) {
 	t := time.NewTicker(100 * time.Millisecond)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			if s, err := client.Status(ctx); err == nil && ctx.Err() == nil {
-				progress(s)
-			}
 		case <-ctx.Done():
 			return
+		}
+		short, cancel := context.WithTimeout(ctx, statusWait)
+		s, err := client.Status(short)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, context.DeadlineExceeded):
+			giveUp(err)
+			return
+		case err == nil && progress != nil:
+			progress(s)
 		}
 	}
 }
@@ -163,7 +183,7 @@ func (c *Controller) settle(ctx context.Context, not int) error {
 		case <-t.C:
 		case <-ctx.Done():
 			d, _ := c.Home.Daemon()
-			return fmt.Errorf("the daemon (pid %d) owns %s but does not answer: 'pybox vm stop --force' ends it", d.PID, c.Home.Dir())
+			return fmt.Errorf("the daemon (pid %d) does not let go of %s: 'pybox vm stop --force' ends it", d.PID, c.Home.Dir())
 		}
 	}
 }
@@ -171,11 +191,15 @@ func (c *Controller) settle(ctx context.Context, not int) error {
 // spawn starts a daemon of its own session and waits for its socket. The error
 // matches home.ErrLocked when another daemon was quicker.
 func (c *Controller) spawn(ctx context.Context) (int, error) {
-	errFile, err := os.OpenFile(c.Home.Path("daemon.err"), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	// Appended to, and emptied only when no daemon lives that may still write.
+	errFile, err := os.OpenFile(c.Home.Path("daemon.err"), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return 0, err
 	}
 	defer errFile.Close()
+	if free, err := c.Home.Unlocked(); free && err == nil {
+		errFile.Truncate(0)
+	}
 	cmd := exec.Command(c.Command[0], c.Command[1:]...)
 	cmd.Dir, cmd.Stderr = "/", errFile // a file, not a pipe: it outlives us
 	cmd.Env = append(os.Environ(), "PYBOX_HOME="+c.Home.Dir())
@@ -239,12 +263,12 @@ func (c *Controller) full() bool {
 // Stop ends the VM and its daemon; stopping a stopped one is no error and tells
 // no End. With Force a daemon that does not answer is killed, and the VM with it.
 func (c *Controller) Stop(ctx context.Context, r api.StopRequest) (*api.End, error) {
-	ask := ctx
+	bound := time.Duration(r.TimeoutMS)*time.Millisecond + stopWait
 	if r.Force {
-		var cancel context.CancelFunc
-		ask, cancel = context.WithTimeout(ctx, statusWait)
-		defer cancel()
+		bound = statusWait
 	}
+	ask, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
 	end, err := c.Client().Stop(ask, r)
 	switch {
 	case err == nil:
@@ -254,7 +278,7 @@ func (c *Controller) Stop(ctx context.Context, r api.StopRequest) (*api.End, err
 	case errors.Is(err, api.ErrHungUp) && !r.Force: // another client's stop was quicker
 		return nil, c.settle(ctx, 0)
 	case !r.Force:
-		return nil, err
+		return nil, silent(err)
 	}
 	return nil, c.kill(ctx)
 }
@@ -263,7 +287,10 @@ func (c *Controller) Stop(ctx context.Context, r api.StopRequest) (*api.End, err
 func (c *Controller) kill(ctx context.Context) error {
 	d, err := c.Home.Daemon()
 	if err != nil || !d.Alive() {
-		return nil
+		if free, err := c.Home.Unlocked(); free || err != nil {
+			return err
+		}
+		return fmt.Errorf("a process that daemon.json does not name owns %s: find it with 'fuser %s'", c.Home.Dir(), c.Home.Path("lock"))
 	}
 	if err := syscall.Kill(d.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("killing the daemon (pid %d): %w", d.PID, err)

@@ -212,6 +212,9 @@ func TestDaemonThatDoesNotAnswer(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "vm stop --force") {
 		t.Errorf("status: %v, want advice to force", err)
 	}
+	if _, err := c.Start(ctx, nil); err == nil || !strings.Contains(err.Error(), "vm stop --force") {
+		t.Errorf("start: %v, want advice to force", err)
+	}
 	if _, err := c.Stop(ctx, api.StopRequest{Force: true}); err != nil {
 		t.Errorf("forced stop: %v", err)
 	}
@@ -230,6 +233,14 @@ func TestForceNeverKillsAStranger(t *testing.T) {
 	if _, err := c.Stop(bounded(t), api.StopRequest{Force: true}); err != nil { // we would not come back
 		t.Error(err)
 	}
+	l, err := c.Home.Lock() // an owner that never said who it is
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Stop(bounded(t), api.StopRequest{Force: true}); err == nil || !strings.Contains(err.Error(), "fuser") {
+		t.Errorf("an unknown owner: %v", err)
+	}
+	l.Unlock()
 }
 
 // TestStrangeAnswers is a server that is not a daemon of ours.

@@ -233,8 +233,14 @@ func (d *Daemon) watch(ctx context.Context, i *instance, order *stopOrder) *api.
 		}
 	}
 	d.setState(api.StateStopping)
-	i.powerOff(*order, d.log)
-	return &api.End{Started: true, By: order.by, Reason: order.reason}
+	end := &api.End{Started: true, By: order.by, Reason: order.reason}
+	if err := i.powerOff(*order, d.log); err != nil {
+		d.log.Error("could not end the machine", "error", err)
+		end.Reason += "; but it could not be ended: " + err.Error()
+		end.Problem = &api.Problem{Type: api.ProblemInternal, Title: "the VM could not be ended", Detail: end.Reason,
+			Next: "look for the process and what it waits for; it ends with this daemon at the latest"}
+	}
+	return end
 }
 
 // unwanted describes the end of a machine that nobody asked for.

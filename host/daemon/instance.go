@@ -21,6 +21,9 @@ const (
 	dialEvery = 15 * time.Millisecond
 	// timeEvery is how often the guest gets the host's time.
 	timeEvery = 30 * time.Second
+	// endGrace is how long a machine that counts as ended may take until it says
+	// why.
+	endGrace = 5 * time.Second
 	// guestAnswer is how long the agent may take to answer for a status, which
 	// the daemon itself answers within a second.
 	guestAnswer = 700 * time.Millisecond
@@ -82,13 +85,18 @@ type endState struct{ err error }
 
 // endOf tells how the machine ended if it has.
 func (a *attempt) endOf() *endState {
-	if errors.Is(a.err, vm.ErrEnded) {
-		return &endState{<-a.gone}
-	}
 	select {
 	case err := <-a.gone:
 		return &endState{err}
 	default:
+	}
+	if !errors.Is(a.err, vm.ErrEnded) {
+		return nil
+	}
+	select {
+	case err := <-a.gone:
+		return &endState{err}
+	case <-time.After(endGrace):
 		return nil
 	}
 }
@@ -256,20 +264,19 @@ func (i *instance) status(ctx context.Context) *api.Guest {
 	return &c
 }
 
-// powerOff ends the machine as the order says.
-func (i *instance) powerOff(o stopOrder, log *slog.Logger) {
+// powerOff ends the machine as the order says. An error means that it may still be
+// there.
+func (i *instance) powerOff(o stopOrder, log *slog.Logger) error {
 	if !o.force {
 		ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
 		defer cancel()
 		if _, err := i.client.PowerOff(ctx, connect.NewRequest(&agentv1.PowerOffRequest{Reason: o.reason})); err != nil {
 			log.Warn("the agent did not take the power-off: the machine is killed", "error", err)
 		} else if err := i.machine.Stop(ctx); err == nil {
-			return
+			return nil
 		}
 	}
-	if err := i.machine.Kill(); err != nil {
-		log.Error("could not end the machine", "error", err)
-	}
+	return i.machine.Kill()
 }
 
 // readAgentExit asks PID 1 how the agent ended.

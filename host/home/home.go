@@ -72,8 +72,13 @@ func ensureDir(dir string) error {
 	if err != nil {
 		return err
 	}
+	return checkOwn(dir, st)
+}
+
+// checkOwn refuses what is no directory of ours that only we may write to.
+func checkOwn(dir string, st fs.FileInfo) error {
 	if !st.IsDir() {
-		return fmt.Errorf("%s is not a directory", dir)
+		return fmt.Errorf("%w: %s is not a directory", ErrUnsafe, dir)
 	}
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
 		return fmt.Errorf("%w: %s belongs to user %d, not to you (%d): set PYBOX_HOME to a folder of your own", ErrUnsafe, dir, sys.Uid, os.Geteuid())
@@ -112,20 +117,24 @@ func (h *Home) Socket() string {
 	return filepath.Join(fallbackDir(), hex.EncodeToString(sum[:4])+".sock")
 }
 
-func fallbackDir() string { return fmt.Sprintf("/tmp/pybox-%d", os.Getuid()) }
+func fallbackDir() string { return fmt.Sprintf("/tmp/pybox-%d", os.Geteuid()) }
 
-// PrepareSocket makes the socket's folder and checks that it is ours alone.
-// Only the holder of the lock may remove or bind the socket.
+// PrepareSocket makes the socket's folder and checks that it is ours alone: in
+// /tmp anybody may have been there first. Only the holder of the lock may remove or
+// bind the socket.
 func (h *Home) PrepareSocket() error {
 	dir := filepath.Dir(h.Socket())
 	if dir == h.dir {
 		return nil
 	}
-	st, err := os.Lstat(dir)
-	if err == nil && st.Mode()&fs.ModeSymlink != 0 {
-		return fmt.Errorf("%w: %s is a link", ErrUnsafe, dir)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("making the socket's folder: %w", err)
 	}
-	return ensureDir(dir)
+	st, err := os.Lstat(dir) // not through a link
+	if err != nil {
+		return err
+	}
+	return checkOwn(dir, st)
 }
 
 // Lock is the ownership of a directory by one daemon.

@@ -4,7 +4,6 @@
 package logfile
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -52,24 +51,27 @@ func (l *File) Write(p []byte) (int, error) {
 		return 0, os.ErrClosed
 	}
 	if l.size > 0 && l.size+int64(len(p)) > l.max {
-		if err := l.rotate(); err != nil {
-			return 0, fmt.Errorf("rotating %s: %w", l.path, err)
-		}
+		l.rotate()
 	}
 	n, err := l.f.Write(p)
 	l.size += int64(n)
 	return n, err
 }
 
-func (l *File) rotate() error {
-	if err := os.Rename(l.path, l.path+".1"); err != nil {
-		return err
+// rotate begins a new file. Where it cannot (no room, no descriptors), the old one
+// goes on growing until a later write finds it can: losing the log would be worse.
+func (l *File) rotate() {
+	next, err := os.OpenFile(l.path+".new", os.O_WRONLY|os.O_CREATE|os.O_APPEND|os.O_TRUNC, 0o600)
+	if err != nil {
+		return
 	}
-	old := l.f
-	if err := l.open(); err != nil {
-		return err // the old file still takes what comes
+	if os.Rename(l.path, l.path+".1") != nil || os.Rename(next.Name(), l.path) != nil {
+		os.Rename(l.path+".1", l.path)
+		next.Close()
+		return
 	}
-	return old.Close()
+	l.f.Close()
+	l.f, l.size = next, 0
 }
 
 // Close implements io.Closer.

@@ -54,6 +54,28 @@ func TestStaysBoundedAndKeepsTheNewest(t *testing.T) {
 	}
 }
 
+// TestGoesOnWhereItCannotRotate: a new file cannot be made for a while.
+func TestGoesOnWhereItCannotRotate(t *testing.T) {
+	p := filepath.Join(t.TempDir(), "log")
+	l, _ := Open(p, 20)
+	defer l.Close()
+	l.Write([]byte("first line of all\n"))
+	if err := os.Mkdir(p+".new", 0o700); err != nil { // in the way
+		t.Fatal(err)
+	}
+	if _, err := l.Write([]byte("second, too long\n")); err != nil {
+		t.Errorf("a line was refused: %v", err)
+	}
+	os.Remove(p + ".new")
+	if _, err := l.Write([]byte("third\n")); err != nil {
+		t.Error(err)
+	}
+	got, err := Tail(p, 1000)
+	if cur, _ := os.ReadFile(p); err != nil || string(got) != "first line of all\nsecond, too long\nthird\n" || string(cur) != "third\n" {
+		t.Errorf("got %q, in the new file %q, %v", got, cur, err)
+	}
+}
+
 func TestOneHugeWrite(t *testing.T) {
 	p := filepath.Join(t.TempDir(), "log")
 	l, _ := Open(p, 10)

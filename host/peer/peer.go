@@ -1,8 +1,12 @@
-// Package peer admits to a Unix socket only the user who owns this process, and
-// root. File modes say the same; this also holds where a folder's mode is wrong.
+// Package peer makes sure who is at the other end of a Unix socket: the user who
+// owns this process, or root. File modes say the same; this also holds where a
+// folder's mode is wrong, or where somebody else was first to make a socket in a
+// folder that all may write to.
 package peer
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -26,13 +30,29 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		uid, err := userOf(c)
-		if err == nil && (uid == 0 || uid == os.Geteuid()) {
-			return c, nil
+		if err := Check(c); err != nil {
+			l.log.Warn("refused a connection", "error", err)
+			c.Close()
+			continue
 		}
-		l.log.Warn("refused a connection of another user", "uid", uid, "error", err)
-		c.Close()
+		return c, nil
 	}
+}
+
+// ErrStranger: the process at the other end belongs to somebody else.
+var ErrStranger = errors.New("the socket belongs to another user")
+
+// Check tells whether the process at the other end of c belongs to this process's
+// user or to root. The error matches ErrStranger when it does not.
+func Check(c *net.UnixConn) error {
+	uid, err := userOf(c)
+	if err != nil {
+		return err
+	}
+	if uid != 0 && uid != os.Geteuid() {
+		return fmt.Errorf("%w (%d)", ErrStranger, uid)
+	}
+	return nil
 }
 
 // userOf asks the kernel who is at the other end of c.

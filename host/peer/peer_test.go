@@ -57,9 +57,21 @@ func TestAdmitsOnlyTheOwner(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("being another user needs root")
 	}
+	if err := checkOf(t, sock); err != nil {
+		t.Errorf("our own socket: %v", err)
+	}
 	if code := dialAs(t, sock, 12345); code != 3 {
 		t.Errorf("another user was not turned away: exit %d, want 3", code)
 	}
+}
+
+func checkOf(t *testing.T, sock string) error {
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: sock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return Check(c)
 }
 
 func dialAs(t *testing.T, sock string, uid int) int {
