@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -72,8 +71,13 @@ func absenceChecks() []check {
 // command line closes them (cgroup_no_v1=all,named).
 func cgroupV1() error {
 	for _, data := range []string{"pids", "cpu", "memory", "none,name=check"} {
-		if err := unix.Mount("cgroup", "/mnt", "cgroup", 0, data); err == nil {
+		err := unix.Mount("cgroup", "/mnt", "cgroup", 0, data)
+		if err == nil {
 			return errors.Join(fmt.Errorf("a hierarchy with %q was mounted", data), unix.Unmount("/mnt", 0))
+		}
+		// A disabled controller, a disabled named hierarchy.
+		if err := wantErr(err, unix.EINVAL, unix.ENOENT); err != nil {
+			return fmt.Errorf("mount with %q: %w", data, err)
 		}
 	}
 	return nil
@@ -142,6 +146,9 @@ func netlinkFamilies() error {
 	for family := range maxLinks {
 		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, family)
 		if err != nil {
+			if err := wantErr(err, unix.EPROTONOSUPPORT); err != nil {
+				return fmt.Errorf("family %d: %w", family, err)
+			}
 			continue
 		}
 		unix.Close(fd)
@@ -171,6 +178,9 @@ func transportProtocols() error {
 			unix.Close(fd)
 			return fmt.Errorf("%s is there", p.name)
 		}
+		if err := wantErr(err, unix.EPROTONOSUPPORT, unix.ESOCKTNOSUPPORT); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
 	}
 	return nil
 }
@@ -187,9 +197,5 @@ func noNetworkCard() error {
 // usermodeHelperOff: the path is fixed at build time, so all that can be seen is
 // that nothing is left to set.
 func usermodeHelperOff() error {
-	_, err := os.Stat("/sys/kernel/uevent_helper")
-	if err == nil {
-		return errors.New("/sys/kernel/uevent_helper can be set")
-	}
-	return nil
+	return errors.Join(presentFiles("/sys/kernel", "uevent_seqnum"), absentFile("/sys/kernel/uevent_helper"))
 }

@@ -162,9 +162,9 @@ func boot(t *testing.T, s subject, cpus int, mode string, disks []vm.Disk) ([]st
 	return out.lines(), err
 }
 
-// TestKernelInGuest boots the kernel and holds it to every check. That the
+// TestE2EKernelInGuest boots the kernel and holds it to every check. That the
 // machine ends by powering off is one more.
-func TestKernelInGuest(t *testing.T) {
+func TestE2EKernelInGuest(t *testing.T) {
 	s := endToEnd(t)
 	disks := disks(t, s.arch)
 	for _, cpus := range []int{1, 2} {
@@ -215,9 +215,9 @@ func judge(t *testing.T, arch string, lines []string) {
 	}
 }
 
-// TestPanicResets: a kernel that panics ends the machine at once, and the driver
+// TestE2EPanicResets: a kernel that panics ends the machine at once, and the driver
 // can tell that from a power-off.
-func TestPanicResets(t *testing.T) {
+func TestE2EPanicResets(t *testing.T) {
 	s := endToEnd(t)
 	lines, err := boot(t, s, 1, "panic", disks(t, s.arch))
 	if !errors.Is(err, vm.ErrGuestReset) {

@@ -41,7 +41,17 @@ func loadProgram(kind uint32) (int, error) {
 		instructions: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(program)))),
 		license:      uint64(uintptr(unsafe.Pointer(unsafe.SliceData(license)))),
 	}
-	fd, _, e := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&a)), unsafe.Sizeof(a))
+	// The verifier gives up with EAGAIN when a signal is pending, and Go's runtime
+	// sends itself some.
+	const tries = 100
+	var fd uintptr
+	var e unix.Errno
+	for range tries {
+		fd, _, e = unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&a)), unsafe.Sizeof(a))
+		if e != unix.EAGAIN {
+			break
+		}
+	}
 	runtime.KeepAlive(program)
 	runtime.KeepAlive(license)
 	if e != 0 {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -144,7 +143,8 @@ func tiocstiChild([]string) error {
 	return wantErr(unix.IoctlSetPointerInt(int(slave.Fd()), unix.TIOCSTI, 'x'), unix.EIO)
 }
 
-// lineDisciplineChild asks for PPP's, which the kernel would have to load.
+// lineDisciplineChild asks for PPP's, which the kernel would have to load: it must
+// refuse the request (LDISC_AUTOLOAD is off), not look and find nothing.
 func lineDisciplineChild([]string) error {
 	const nPPP = 3 // N_PPP
 	master, slave, err := openPty()
@@ -152,8 +152,6 @@ func lineDisciplineChild([]string) error {
 		return err
 	}
 	defer master.Close()
-	if err := unix.IoctlSetPointerInt(int(slave.Fd()), unix.TIOCSETD, nPPP); err == nil {
-		return errors.New("a line discipline was loaded")
-	}
-	return nil
+	defer slave.Close()
+	return wantErr(unix.IoctlSetPointerInt(int(slave.Fd()), unix.TIOCSETD, nPPP), unix.EPERM)
 }

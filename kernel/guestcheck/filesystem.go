@@ -24,7 +24,8 @@ func fileSystemChecks() []check {
 		{"root is the first disk, erofs and read-only", rootDisk},
 		{"a disk is found by its serial number", func() error { _, err := imageDisk(); return err }},
 		{"erofs mounts from a disk", erofsDisk},
-		{"a mounted disk cannot be written", diskReadOnly},
+		{"a disk cannot be written", diskReadOnly},
+		{"a mounted disk cannot be opened for writing", mountedDiskClosed},
 		{"overlay over erofs copies up into tmpfs", overlay},
 		{"tmpfs holds extended attributes", tmpfsXattr},
 		{"tmpfs keeps its size", tmpfsSize},
@@ -95,10 +96,29 @@ func diskReadOnly() error {
 		_, err = f.WriteAt(make([]byte, 4096), 0)
 		f.Close()
 	}
-	if err == nil {
-		return errors.New("the disk was written")
+	return wantErr(err, unix.EPERM, unix.EACCES, unix.EROFS)
+}
+
+// mountedDiskClosed is about BLK_DEV_WRITE_MOUNTED: who can write below a mounted
+// file system can attack the kernel through it. The same open works before.
+func mountedDiskClosed() error {
+	disk, err := imageDisk()
+	if err != nil {
+		return err
 	}
-	return nil
+	open := func() error {
+		f, err := os.OpenFile(disk, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}
+	if err := open(); err != nil {
+		return fmt.Errorf("before it is mounted: %w", err)
+	}
+	return mounted(disk, "erofs", unix.MS_RDONLY, "", func(string) error {
+		return wantErr(open(), unix.EBUSY)
+	})
 }
 
 func overlay() error {

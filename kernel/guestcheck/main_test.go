@@ -42,6 +42,14 @@ func TestWantErr(t *testing.T) {
 			t.Errorf("%v passes for %v", err, a)
 		}
 	}
+	if err := wantErr(b, a, b); err != nil {
+		t.Error(err)
+	}
+	for _, err := range []error{nil, errors.New("c")} {
+		if wantErr(err, a, b) == nil {
+			t.Errorf("%v passes for %v or %v", err, a, b)
+		}
+	}
 }
 
 func TestGuarded(t *testing.T) {
