@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"runtime"
 	"sync"
 	"time"
@@ -22,12 +23,16 @@ import (
 	"github.com/pybox/pybox/agent/boottime"
 )
 
-// StepThreshold is how far the guest's clock may be off before it is stepped.
-const StepThreshold = 50 * time.Millisecond
+// earliestHostTime and latestHostTime are the wall clocks that a host is believed
+// to have, from 2020-01-01 to 2116: a host whose own clock was never set is not
+// worth following.
+const (
+	earliestHostTime = 1577836800 * int64(time.Second)
+	latestHostTime   = math.MaxInt64 / 2
+)
 
-// earliestHostTime is the lowest wall clock that a host is believed to have
-// (2020-01-01): a host whose own clock was never set is not worth following.
-const earliestHostTime = 1577836800 * int64(time.Second)
+// maxHostVersion bounds the host's version in a hello, in bytes.
+const maxHostVersion = 64
 
 // WallClock is the guest's CLOCK_REALTIME.
 type WallClock interface {
@@ -77,9 +82,18 @@ func (s *Service) PoweringOff() <-chan string { return s.off }
 // Hello implements the call of that name. It reads nothing and waits for
 // nothing: it is the host's sign that the guest is up.
 func (s *Service) Hello(_ context.Context, r *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
-	if v := r.Msg.GetProtocolVersion(); v != api.ProtocolVersion {
-		// The host compares too, and has somebody to tell.
-		s.c.Log.Warn("the host speaks another protocol version", "host", v, "guest", api.ProtocolVersion)
+	version, host := r.Msg.GetProtocolVersion(), r.Msg.GetHostVersion()
+	switch {
+	case version != api.ProtocolVersion:
+		// The host compares too, and has somebody to tell: it gets its answer,
+		// whatever a version string may be in its protocol.
+		s.c.Log.Warn("the host speaks another protocol version", "host", version, "guest", api.ProtocolVersion,
+			"host_version", host[:min(len(host), maxHostVersion)])
+	case host != "" && !isText(host, maxHostVersion):
+		return nil, connect.NewError(connect.CodeInvalidArgument,
+			fmt.Errorf("the host's version has %d bytes, want at most %d of printable ASCII", len(host), maxHostVersion))
+	default:
+		s.c.Log.Info("hello", "host_version", host)
 	}
 	return connect.NewResponse(&agentv1.HelloResponse{
 		ProtocolVersion: api.ProtocolVersion,
@@ -92,20 +106,28 @@ func (s *Service) Hello(_ context.Context, r *connect.Request[agentv1.HelloReque
 	}), nil
 }
 
-// SetTime implements the call of that name.
+// SetTime implements the call of that name. What it sets follows from the
+// comparison in the request and CLOCK_BOOTTIME alone, not from when the request
+// came.
 func (s *Service) SetTime(_ context.Context, r *connect.Request[agentv1.SetTimeRequest]) (*connect.Response[agentv1.SetTimeResponse], error) {
-	arrived := s.c.Wall.Now()
-	host, roundTrip := r.Msg.GetHostUnixNs(), r.Msg.GetRoundTripNs()
-	if host < earliestHostTime || roundTrip < 0 || roundTrip > int64(api.MaxRoundTrip) {
+	wall, boot := s.clocks()
+	answer := &agentv1.SetTimeResponse{GuestUnixNs: max(wall.UnixNano(), 0), GuestBootNs: int64(boot)}
+	host, at, bound := r.Msg.GetHostUnixNs(), r.Msg.GetGuestBootNs(), r.Msg.GetBoundNs()
+	if host == 0 && at == 0 && bound == 0 {
+		return connect.NewResponse(answer), nil
+	}
+	if host < earliestHostTime || host > latestHostTime || bound < 0 || bound > int64(api.MaxClockBound) {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the host's time is out of bounds"))
 	}
-	answer := &agentv1.SetTimeResponse{GuestUnixNs: max(arrived.UnixNano(), 0)}
-	offset := time.Unix(0, host).Add(time.Duration(roundTrip / 2)).Sub(arrived.Round(0))
-	if offset.Abs() <= StepThreshold {
+	if at < 0 || at > int64(boot) || int64(boot)-at > int64(api.MaxClockBound) {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the comparison of the clocks is not of the last minute"))
+	}
+	truth := func(boot time.Duration) time.Time { return time.Unix(0, host).Add(boot - time.Duration(at)) }
+	if truth(boot).Sub(wall).Abs() <= api.StepThreshold+time.Duration(bound) {
 		return connect.NewResponse(answer), nil
 	}
 	var err error
-	idle := s.c.Activity.WhileIdle(func() { err = s.c.Wall.Set(s.c.Wall.Now().Add(offset)) })
+	idle := s.c.Activity.WhileIdle(func() { err = s.c.Wall.Set(truth(s.c.Boot())) })
 	switch {
 	case !idle:
 		answer.Deferred = "run active"
@@ -115,6 +137,14 @@ func (s *Service) SetTime(_ context.Context, r *connect.Request[agentv1.SetTimeR
 		answer.Stepped = true
 	}
 	return connect.NewResponse(answer), nil
+}
+
+// clocks reads the wall clock, and CLOCK_BOOTTIME at the same moment: around it,
+// since the processor may be gone in between.
+func (s *Service) clocks() (wall time.Time, boot time.Duration) {
+	before := s.c.Boot()
+	wall = s.c.Wall.Now().Round(0)
+	return wall, before + (s.c.Boot()-before)/2
 }
 
 // Status implements the call of that name. A reading that fails is zero, and

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"testing"
@@ -53,7 +54,7 @@ func newTest(t *testing.T) (*Service, *fakeClock, *bytes.Buffer) {
 		Version: "1.0", BootID: "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0", KernelRelease: "6.12", Machine: "x86_64",
 		Stages:   []*agentv1.Stage{{Name: "kernel", EndedAtNs: 1}},
 		Runtimes: map[string]string{"crun": "1.21"},
-		Wall:     clock, Boot: func() time.Duration { return 5 * time.Second },
+		Wall:     clock, Boot: func() time.Duration { return uptime },
 		Proc: goodProc(), Activity: new(Activity),
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}), clock, log
@@ -99,10 +100,17 @@ func TestServiceAnswersTheHost(t *testing.T) {
 	}
 }
 
-func setTime(s *Service, host time.Time, roundTrip time.Duration) (*agentv1.SetTimeResponse, error) {
-	r, err := s.SetTime(context.Background(), connect.NewRequest(&agentv1.SetTimeRequest{
-		HostUnixNs: host.UnixNano(), RoundTripNs: int64(roundTrip),
-	}))
+// uptime is the guest's CLOCK_BOOTTIME in newTest.
+const uptime = 5 * time.Minute
+
+// compared is a request that says: when the guest's wall clock showed boot, the
+// host's was off ahead of it.
+func compared(off, bound time.Duration) *agentv1.SetTimeRequest {
+	return &agentv1.SetTimeRequest{HostUnixNs: boot.Add(off).UnixNano(), GuestBootNs: int64(uptime), BoundNs: int64(bound)}
+}
+
+func setTime(s *Service, m *agentv1.SetTimeRequest) (*agentv1.SetTimeResponse, error) {
+	r, err := s.SetTime(context.Background(), connect.NewRequest(m))
 	if err != nil {
 		return nil, err
 	}
@@ -110,46 +118,81 @@ func setTime(s *Service, host time.Time, roundTrip time.Duration) (*agentv1.SetT
 }
 
 func TestSetTime(t *testing.T) {
+	const edge = api.StepThreshold
 	for _, c := range []struct {
-		name            string
-		host, roundTrip time.Duration // host: against the guest's clock
-		stepped         bool
-		after           time.Duration
+		name       string
+		off, bound time.Duration
+		stepped    bool
 	}{
-		{"exact", 0, 0, false, 0},
-		{"at the threshold", StepThreshold, 0, false, 0},
-		{"above it", StepThreshold + 1, 0, true, StepThreshold + 1},
-		{"behind", -StepThreshold - 1, 0, true, -StepThreshold - 1},
-		{"two hours ahead", 2 * time.Hour, 0, true, 2 * time.Hour},
-		{"two hours behind", -2 * time.Hour, 0, true, -2 * time.Hour},
-		{"half the round trip counts", 40 * time.Millisecond, 40 * time.Millisecond, true, 60 * time.Millisecond},
-		{"and can make it exact", -500 * time.Millisecond, time.Second, false, 0},
+		{"exact", 0, 0, false},
+		{"at the threshold", edge, 0, false},
+		{"above it", edge + 1, 0, true},
+		{"behind", -edge - 1, 0, true},
+		{"two hours ahead", 2 * time.Hour, 0, true},
+		{"two hours behind", -2 * time.Hour, 0, true},
+		{"within what the measurement leaves open", edge + time.Second, time.Second, false},
+		{"beyond it", edge + time.Second + 1, time.Second, true},
+		{"beyond it, behind", -edge - time.Second - 1, time.Second, true},
 	} {
 		s, clock, _ := newTest(t)
-		m, err := setTime(s, boot.Add(c.host), c.roundTrip)
+		m, err := setTime(s, compared(c.off, c.bound))
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if m.GetStepped() != c.stepped || m.GetDeferred() != "" || m.GetGuestUnixNs() != boot.UnixNano() {
+		if m.GetStepped() != c.stepped || m.GetDeferred() != "" || m.GetGuestUnixNs() != boot.UnixNano() || m.GetGuestBootNs() != int64(uptime) {
 			t.Errorf("%s: %v", c.name, m)
 		}
-		if got := clock.now.Sub(boot); got != c.after || (clock.set > 0) != c.stepped {
-			t.Errorf("%s: the clock moved by %v, want %v", c.name, got, c.after)
+		var after time.Duration
+		if c.stepped {
+			after = c.off
 		}
+		if got := clock.now.Sub(boot); got != after || (clock.set > 0) != c.stepped {
+			t.Errorf("%s: the clock moved by %v, want %v", c.name, got, after)
+		}
+	}
+}
+
+// A request that comes late, or twice, or after the clock was set otherwise,
+// sets the clock to the same truth.
+func TestSetTimeDoesNotDependOnItsArrival(t *testing.T) {
+	s, clock, _ := newTest(t)
+	now := uptime
+	s.c.Boot = func() time.Duration { return now }
+	request := compared(time.Hour, 0)
+	pass := func(d time.Duration) { now += d; clock.now = clock.now.Add(d) }
+	pass(2 * time.Second)
+	for i, want := range []bool{true, false} {
+		m, err := setTime(s, request)
+		if err != nil || m.GetStepped() != want {
+			t.Fatalf("call %d: %v, %v", i+1, m, err)
+		}
+		if got := clock.now.Sub(boot); got != time.Hour+now-uptime {
+			t.Errorf("call %d: the clock moved by %v, want %v", i+1, got, time.Hour+now-uptime)
+		}
+		pass(2 * time.Second)
+	}
+}
+
+// A request without a comparison only reads.
+func TestSetTimeReadsTheClocks(t *testing.T) {
+	s, clock, _ := newTest(t)
+	m, err := setTime(s, &agentv1.SetTimeRequest{})
+	if err != nil || m.GetGuestUnixNs() != boot.UnixNano() || m.GetGuestBootNs() != int64(uptime) || m.GetStepped() || clock.set != 0 {
+		t.Errorf("%v, %v, set %d times", m, err, clock.set)
 	}
 }
 
 func TestSetTimeWaitsForRuns(t *testing.T) {
 	s, clock, _ := newTest(t)
 	end := s.c.Activity.Begin()
-	m, err := setTime(s, boot.Add(time.Hour), 0)
+	m, err := setTime(s, compared(time.Hour, 0))
 	if err != nil || m.GetStepped() || m.GetDeferred() != "run active" || clock.set != 0 {
 		t.Errorf("during a run: %v, %v", m, err)
 	}
 	end()
 	end() // once more is nothing
-	if m, err = setTime(s, boot.Add(time.Hour), 0); err != nil || !m.GetStepped() {
+	if m, err = setTime(s, compared(time.Hour, 0)); err != nil || !m.GetStepped() {
 		t.Errorf("after it: %v, %v", m, err)
 	}
 	if n := s.c.Activity.Runs(); n != 0 {
@@ -159,19 +202,25 @@ func TestSetTimeWaitsForRuns(t *testing.T) {
 
 func TestSetTimeRefusesNonsense(t *testing.T) {
 	s, clock, _ := newTest(t)
-	for _, c := range []struct {
-		host      time.Time
-		roundTrip time.Duration
-	}{
-		{time.Unix(0, 0), 0}, {time.Unix(-1, 0), 0}, {time.Unix(1_500_000_000, 0), 0},
-		{boot, -1}, {boot, api.MaxRoundTrip + 1},
+	for name, change := range map[string]func(*agentv1.SetTimeRequest){
+		"no time":        func(m *agentv1.SetTimeRequest) { m.HostUnixNs = 0 },
+		"before 1970":    func(m *agentv1.SetTimeRequest) { m.HostUnixNs = -1 },
+		"2017":           func(m *agentv1.SetTimeRequest) { m.HostUnixNs = time.Unix(1_500_000_000, 0).UnixNano() },
+		"the end":        func(m *agentv1.SetTimeRequest) { m.HostUnixNs = math.MaxInt64 },
+		"negative bound": func(m *agentv1.SetTimeRequest) { m.BoundNs = -1 },
+		"wide bound":     func(m *agentv1.SetTimeRequest) { m.BoundNs = int64(api.MaxClockBound) + 1 },
+		"before boot":    func(m *agentv1.SetTimeRequest) { m.GuestBootNs = -1 },
+		"the future":     func(m *agentv1.SetTimeRequest) { m.GuestBootNs = int64(uptime) + 1 },
+		"old":            func(m *agentv1.SetTimeRequest) { m.GuestBootNs = int64(uptime-api.MaxClockBound) - 1 },
 	} {
-		if _, err := setTime(s, c.host, c.roundTrip); connect.CodeOf(err) != connect.CodeInvalidArgument {
-			t.Errorf("%v: %v", c, err)
+		m := compared(time.Hour, 0)
+		change(m)
+		if _, err := setTime(s, m); connect.CodeOf(err) != connect.CodeInvalidArgument || clock.set != 0 {
+			t.Errorf("%s: %v, set %d times", name, err, clock.set)
 		}
 	}
 	clock.err = errors.New("not permitted")
-	if _, err := setTime(s, boot.Add(time.Hour), 0); connect.CodeOf(err) != connect.CodeInternal {
+	if _, err := setTime(s, compared(time.Hour, 0)); connect.CodeOf(err) != connect.CodeInternal {
 		t.Errorf("a clock that cannot be set: %v", err)
 	}
 }
@@ -186,7 +235,7 @@ func TestStatusReadsTheGuest(t *testing.T) {
 	m := r.Msg
 	got := fmt.Sprint(m.GetMemTotalBytes(), m.GetMemAvailableBytes(), m.GetAgentRssBytes(), m.GetInitRssBytes(),
 		m.GetOpenFiles(), m.GetMounts(), m.GetBoxes(), m.GetUptimeNs())
-	if want := fmt.Sprint(2<<20, 1<<20, 512<<10, 256<<10, 3, 2, 1, int64(5*time.Second)); got != want || m.GetGoroutines() == 0 {
+	if want := fmt.Sprint(2<<20, 1<<20, 512<<10, 256<<10, 3, 2, 1, int64(uptime)); got != want || m.GetGoroutines() == 0 {
 		t.Errorf("status %s, want %s", got, want)
 	}
 	if log.Len() > 0 {
@@ -237,12 +286,33 @@ func TestPowerOffIsBoundedAndObeyedOnce(t *testing.T) {
 
 func TestHelloToAnotherVersionIsAnsweredAndLogged(t *testing.T) {
 	s, _, log := newTest(t)
-	r, err := s.Hello(t.Context(), connect.NewRequest(&agentv1.HelloRequest{ProtocolVersion: api.ProtocolVersion + 1}))
+	r, err := s.Hello(t.Context(), connect.NewRequest(&agentv1.HelloRequest{
+		ProtocolVersion: api.ProtocolVersion + 1, HostVersion: "9.9-" + strings.Repeat("x", 5000),
+	}))
 	if err != nil || r.Msg.GetProtocolVersion() != api.ProtocolVersion {
 		t.Errorf("%v, %v", r, err)
 	}
-	if !strings.Contains(log.String(), "another protocol version") {
-		t.Errorf("log: %s", log)
+	if l := log.String(); !strings.Contains(l, "another protocol version") || !strings.Contains(l, "host_version=9.9-xxx") || len(l) > 500 {
+		t.Errorf("log: %s", l)
+	}
+}
+
+func TestHelloBoundsAndLogsTheHostsVersion(t *testing.T) {
+	s, _, log := newTest(t)
+	say := func(version string) error {
+		_, err := s.Hello(t.Context(), connect.NewRequest(&agentv1.HelloRequest{ProtocolVersion: api.ProtocolVersion, HostVersion: version}))
+		return err
+	}
+	for _, good := range []string{"", "1.2.3-dev", strings.Repeat("v", maxHostVersion)} {
+		if err := say(good); err != nil || !strings.Contains(log.String(), good) {
+			t.Errorf("%q: %v, log %s", good, err, log)
+		}
+	}
+	log.Reset()
+	for _, bad := range []string{strings.Repeat("v", maxHostVersion+1), "1\n2", "\x1b[2J", "1.0\u00e9"} {
+		if err := say(bad); connect.CodeOf(err) != connect.CodeInvalidArgument || log.Len() > 0 {
+			t.Errorf("%q: %v, log %s", bad, err, log)
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ func run(c *console.Console, version string, started time.Duration) error {
 	if os.Getppid() != 1 || os.Getenv(initd.StagesEnv) == "" {
 		return errors.New("it is started by PID 1 of a PyBox guest only")
 	}
-	log := slog.New(slog.NewTextHandler(c, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := slog.New(slog.NewTextHandler(c, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	pid1, err := controlChannel()
 	if err != nil {
 		return err

@@ -39,9 +39,14 @@ const (
 	MaxStreams = 250
 	// MaxConns bounds the connections that the agent serves at a time.
 	MaxConns = 8
-	// MaxRoundTrip bounds the round trip that the host may tell with its time.
-	MaxRoundTrip = time.Minute
+	// MaxClockBound bounds the age and the bound of a comparison of clocks that
+	// the guest's clock is set from.
+	MaxClockBound = time.Minute
 )
+
+// StepThreshold is how far the guest's wall clock may be off, beyond what the
+// measurement leaves open, before it is stepped.
+const StepThreshold = 50 * time.Millisecond
 
 // HTTP/2 flow control of both sides. The window of a connection has room for
 // all its streams at once, so a reader that stalls on one stream never takes

@@ -10,12 +10,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
-	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/api/v1/agentv1connect"
 )
 
@@ -242,39 +240,4 @@ func cleanError(err error) error {
 		return r
 	}, text[:min(len(text), maxErrorMessage)])
 	return connect.NewError(e.Code(), errors.New(text))
-}
-
-// Clock is one comparison of the guest's wall clock with the host's.
-type Clock struct {
-	// Offset is guest minus host, before any step; Bound is how far the truth
-	// may be from it: half the round trip.
-	Offset, Bound time.Duration
-	// RoundTrip is that of the call.
-	RoundTrip time.Duration
-	// Stepped tells whether the guest set its clock; Deferred says why it did
-	// not although it was off.
-	Stepped  bool
-	Deferred string
-}
-
-// PushTime sends the host's wall clock to the guest and compares the two.
-// lastRoundTrip is the RoundTrip of an earlier call, 0 without one.
-func (c *Client) PushTime(ctx context.Context, lastRoundTrip time.Duration) (Clock, error) {
-	sent := time.Now()
-	response, err := c.SetTime(ctx, connect.NewRequest(&agentv1.SetTimeRequest{
-		HostUnixNs:  sent.UnixNano(),
-		RoundTripNs: int64(min(lastRoundTrip, MaxRoundTrip)),
-	}))
-	if err != nil {
-		return Clock{}, err
-	}
-	roundTrip := time.Since(sent) // monotonic
-	m := response.Msg
-	return Clock{
-		Offset:    time.Duration(m.GetGuestUnixNs() - sent.Add(roundTrip/2).UnixNano()),
-		Bound:     roundTrip / 2,
-		RoundTrip: roundTrip,
-		Stepped:   m.GetStepped(),
-		Deferred:  m.GetDeferred(),
-	}, nil
 }

@@ -72,6 +72,7 @@ func ValidateHello(m *agentv1.HelloResponse) error {
 func ValidateSetTime(m *agentv1.SetTimeResponse) error {
 	c := checker{what: "answer to the time"}
 	c.check("guest clock", isUnix(m.GetGuestUnixNs()))
+	c.check("uptime", isTime(m.GetGuestBootNs()))
 	c.text("reason of deferral", m.GetDeferred(), 0, 64)
 	c.check("stepped and deferred", !m.GetStepped() || m.GetDeferred() == "")
 	return c.err

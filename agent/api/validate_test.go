@@ -67,6 +67,7 @@ func TestValidateStatusAndTime(t *testing.T) {
 		"clock at the end":     &agentv1.StatusResponse{GuestUnixNs: math.MaxInt64},
 		"absurd count":         &agentv1.StatusResponse{Mounts: math.MaxUint32},
 		"time: clock":          &agentv1.SetTimeResponse{GuestUnixNs: math.MinInt64},
+		"time: uptime":         &agentv1.SetTimeResponse{GuestBootNs: -1},
 		"time: reason":         &agentv1.SetTimeResponse{Deferred: "run\nactive"},
 		"time: both":           &agentv1.SetTimeResponse{Stepped: true, Deferred: "run active"},
 	} {

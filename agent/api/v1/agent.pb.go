@@ -243,11 +243,14 @@ func (x *Stage) GetEndedAtNs() int64 {
 
 type SetTimeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Host wall clock, nanoseconds since 1970-01-01 UTC, when it was sent.
+	// The host's wall clock, nanoseconds since 1970-01-01 UTC, at the moment when
+	// the guest's CLOCK_BOOTTIME was guest_boot_ns. 0: nothing is compared, the
+	// call only reads the clocks, and the other fields are 0 too.
 	HostUnixNs int64 `protobuf:"varint,1,opt,name=host_unix_ns,json=hostUnixNs,proto3" json:"host_unix_ns,omitempty"`
-	// Round trip that the host measured last, nanoseconds; 0 when unknown. The
-	// agent adds half of it to host_unix_ns.
-	RoundTripNs   int64 `protobuf:"varint,2,opt,name=round_trip_ns,json=roundTripNs,proto3" json:"round_trip_ns,omitempty"`
+	// That moment, nanoseconds, out of an earlier answer: at most a minute ago.
+	GuestBootNs int64 `protobuf:"varint,2,opt,name=guest_boot_ns,json=guestBootNs,proto3" json:"guest_boot_ns,omitempty"`
+	// How far host_unix_ns may be from the truth, nanoseconds, at most a minute.
+	BoundNs       int64 `protobuf:"varint,3,opt,name=bound_ns,json=boundNs,proto3" json:"bound_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,21 +292,31 @@ func (x *SetTimeRequest) GetHostUnixNs() int64 {
 	return 0
 }
 
-func (x *SetTimeRequest) GetRoundTripNs() int64 {
+func (x *SetTimeRequest) GetGuestBootNs() int64 {
 	if x != nil {
-		return x.RoundTripNs
+		return x.GuestBootNs
+	}
+	return 0
+}
+
+func (x *SetTimeRequest) GetBoundNs() int64 {
+	if x != nil {
+		return x.BoundNs
 	}
 	return 0
 }
 
 type SetTimeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Guest's wall clock when the request arrived, before any step.
+	// Guest's wall clock, nanoseconds since 1970-01-01 UTC, when the request
+	// arrived, before any step.
 	GuestUnixNs int64 `protobuf:"varint,1,opt,name=guest_unix_ns,json=guestUnixNs,proto3" json:"guest_unix_ns,omitempty"`
 	// Whether the clock was stepped.
 	Stepped bool `protobuf:"varint,2,opt,name=stepped,proto3" json:"stepped,omitempty"`
 	// Why it was not although it was off: "run active"; else empty.
-	Deferred      string `protobuf:"bytes,3,opt,name=deferred,proto3" json:"deferred,omitempty"`
+	Deferred string `protobuf:"bytes,3,opt,name=deferred,proto3" json:"deferred,omitempty"`
+	// Guest's CLOCK_BOOTTIME at guest_unix_ns, in nanoseconds.
+	GuestBootNs   int64 `protobuf:"varint,4,opt,name=guest_boot_ns,json=guestBootNs,proto3" json:"guest_boot_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -357,6 +370,13 @@ func (x *SetTimeResponse) GetDeferred() string {
 		return x.Deferred
 	}
 	return ""
+}
+
+func (x *SetTimeResponse) GetGuestBootNs() int64 {
+	if x != nil {
+		return x.GuestBootNs
+	}
+	return 0
 }
 
 type StatusRequest struct {
@@ -620,15 +640,17 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\";\n" +
 	"\x05Stage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
-	"\vended_at_ns\x18\x02 \x01(\x03R\tendedAtNs\"V\n" +
+	"\vended_at_ns\x18\x02 \x01(\x03R\tendedAtNs\"q\n" +
 	"\x0eSetTimeRequest\x12 \n" +
 	"\fhost_unix_ns\x18\x01 \x01(\x03R\n" +
 	"hostUnixNs\x12\"\n" +
-	"\rround_trip_ns\x18\x02 \x01(\x03R\vroundTripNs\"k\n" +
+	"\rguest_boot_ns\x18\x02 \x01(\x03R\vguestBootNs\x12\x19\n" +
+	"\bbound_ns\x18\x03 \x01(\x03R\aboundNs\"\x8f\x01\n" +
 	"\x0fSetTimeResponse\x12\"\n" +
 	"\rguest_unix_ns\x18\x01 \x01(\x03R\vguestUnixNs\x12\x18\n" +
 	"\astepped\x18\x02 \x01(\bR\astepped\x12\x1a\n" +
-	"\bdeferred\x18\x03 \x01(\tR\bdeferred\"\x0f\n" +
+	"\bdeferred\x18\x03 \x01(\tR\bdeferred\x12\"\n" +
+	"\rguest_boot_ns\x18\x04 \x01(\x03R\vguestBootNs\"\x0f\n" +
 	"\rStatusRequest\"\xe4\x02\n" +
 	"\x0eStatusResponse\x12&\n" +
 	"\x0fmem_total_bytes\x18\x01 \x01(\x03R\rmemTotalBytes\x12.\n" +

@@ -54,8 +54,10 @@ type AgentServiceClient interface {
 	// Hello is the first call on every connection: who is there, which protocol
 	// it speaks, and how its boot went.
 	Hello(context.Context, *connect.Request[v1.HelloRequest]) (*connect.Response[v1.HelloResponse], error)
-	// SetTime gives the guest the host's wall clock. The guest steps its clock
-	// only where it is off by more than the threshold and no run is active.
+	// SetTime reads the guest's clocks, and sets its wall clock when the request
+	// has a comparison with the host's: the guest steps only where it is off by
+	// more than the threshold and the comparison's bound, and no run is active. A
+	// call that comes late or twice does no harm.
 	SetTime(context.Context, *connect.Request[v1.SetTimeRequest]) (*connect.Response[v1.SetTimeResponse], error)
 	// Status reports readings of the guest; it never waits for a run.
 	Status(context.Context, *connect.Request[v1.StatusRequest]) (*connect.Response[v1.StatusResponse], error)
@@ -135,8 +137,10 @@ type AgentServiceHandler interface {
 	// Hello is the first call on every connection: who is there, which protocol
 	// it speaks, and how its boot went.
 	Hello(context.Context, *connect.Request[v1.HelloRequest]) (*connect.Response[v1.HelloResponse], error)
-	// SetTime gives the guest the host's wall clock. The guest steps its clock
-	// only where it is off by more than the threshold and no run is active.
+	// SetTime reads the guest's clocks, and sets its wall clock when the request
+	// has a comparison with the host's: the guest steps only where it is off by
+	// more than the threshold and the comparison's bound, and no run is active. A
+	// call that comes late or twice does no harm.
 	SetTime(context.Context, *connect.Request[v1.SetTimeRequest]) (*connect.Response[v1.SetTimeResponse], error)
 	// Status reports readings of the guest; it never waits for a run.
 	Status(context.Context, *connect.Request[v1.StatusRequest]) (*connect.Response[v1.StatusResponse], error)
