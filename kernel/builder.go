@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,9 +13,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/gofrs/flock"
 
 	"github.com/pybox/pybox/kernel/config"
 	"github.com/pybox/pybox/vm"
@@ -63,7 +61,8 @@ func (b *Builder) jobs() int {
 // Configure makes the configuration of an architecture without building it. It
 // fails with ErrUnhonoured, and a list, when a request is not honoured or names
 // a symbol that the source does not know.
-func (b *Builder) Configure(ctx context.Context, archName string) (Configured, error) {
+func (b *Builder) Configure(ctx context.Context, archName string) (_ Configured, err error) {
+	defer func() { err = b.explain(err) }()
 	w, err := b.open(ctx, archName)
 	if err != nil {
 		return Configured{}, err
@@ -73,7 +72,9 @@ func (b *Builder) Configure(ctx context.Context, archName string) (Configured, e
 }
 
 // Build returns the kernel of an architecture, from the cache when it is there.
-func (b *Builder) Build(ctx context.Context, archName string) (Result, error) {
+// A full disk matches nospace.Err, here and in Configure and Compare.
+func (b *Builder) Build(ctx context.Context, archName string) (_ Result, err error) {
+	defer func() { err = b.explain(err) }()
 	a, err := findArch(archName)
 	if err != nil {
 		return Result{}, err
@@ -122,7 +123,8 @@ func (b *Builder) cached(dir, k string) (Result, bool) {
 // on by default. It measures against two configurations: the source's plain
 // defaults, and the defaults around our own requests, which open further
 // prompts. allow excuses losses (see config.AllowList).
-func (b *Builder) Compare(ctx context.Context, archName string, allow []config.Allowed) (config.Losses, error) {
+func (b *Builder) Compare(ctx context.Context, archName string, allow []config.Allowed) (_ config.Losses, err error) {
+	defer func() { err = b.explain(err) }()
 	w, err := b.open(ctx, archName)
 	if err != nil {
 		return config.Losses{}, err
@@ -143,10 +145,32 @@ func (b *Builder) Compare(ctx context.Context, archName string, allow []config.A
 	return config.Lost(archName, ours.Config, allow, defaults...), nil
 }
 
-// RemoveScratch removes unpacked sources and objects from the cache folder and keeps the
-// finished kernels. It must not run beside a build.
-func (b *Builder) RemoveScratch() error {
-	for _, name := range []string{"source", "work"} {
+// RemoveScratch removes unpacked sources, objects and what interrupted builds left
+// from the cache folder, and keeps the finished kernels. It waits for builds that
+// run, of any process, and keeps others from beginning meanwhile.
+func (b *Builder) RemoveScratch(ctx context.Context) error {
+	var names []string
+	for _, a := range arches {
+		names = append(names, workLock(a.name))
+	}
+	for _, name := range append(names, sourceLock) {
+		l, err := b.acquire(ctx, name)
+		if err != nil {
+			return err
+		}
+		defer l.release()
+	}
+	scratch := []string{"source", "work"}
+	entries, err := os.ReadDir(b.Cache)
+	if err != nil {
+		return fmt.Errorf("remove scratch files: %w", err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tempPrefix) {
+			scratch = append(scratch, e.Name())
+		}
+	}
+	for _, name := range scratch {
 		if err := os.RemoveAll(filepath.Join(b.Cache, name)); err != nil {
 			return fmt.Errorf("remove scratch files: %w", err)
 		}
@@ -161,8 +185,11 @@ type workdir struct {
 	dir      string
 	source   sourceTree
 	requests []config.Request
-	lock     *flock.Flock
+	lock     buildLock
 }
+
+// tempPrefix begins the names of what is not finished.
+const tempPrefix = ".new-"
 
 // open locks and prepares the folder in which an architecture is configured and
 // built.
@@ -175,48 +202,67 @@ func (b *Builder) open(ctx context.Context, archName string) (*workdir, error) {
 	if err != nil {
 		return nil, err
 	}
-	source, err := b.unpacked(ctx)
-	if err != nil {
+	w := &workdir{b: b, arch: a, requests: requests}
+	if w.lock, err = b.acquire(ctx, workLock(archName)); err != nil {
 		return nil, err
 	}
-	w := &workdir{b: b, arch: a, source: source, requests: requests,
-		dir: filepath.Join(b.Cache, "work", archName+"-"+b.Source.SHA256[:16])}
-	if w.lock, err = b.acquire(ctx, "work-"+archName); err != nil {
-		return nil, err
-	}
-	if b.Clean {
-		if err := os.RemoveAll(w.dir); err != nil {
-			w.close()
-			return nil, fmt.Errorf("remove earlier objects: %w", err)
-		}
-	}
-	if err := os.MkdirAll(w.dir, 0o755); err != nil {
+	if err := w.prepare(ctx); err != nil {
 		w.close()
-		return nil, fmt.Errorf("make build folder: %w", err)
+		return nil, err
 	}
 	return w, nil
 }
 
-// acquire takes a lock between processes and says so when it has to wait. The
-// caller unlocks it.
-func (b *Builder) acquire(ctx context.Context, name string) (*flock.Flock, error) {
-	dir := filepath.Join(b.Cache, "locks")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make lock folder: %w", err)
+// prepare makes the source and the folder ready, under the lock: that also keeps
+// the source from being removed.
+func (w *workdir) prepare(ctx context.Context) (err error) {
+	if w.source, err = w.b.unpacked(ctx); err != nil {
+		return err
 	}
-	l := flock.New(filepath.Join(dir, name))
-	ok, err := l.TryLock()
-	if err == nil && !ok {
-		b.say("waiting for another build to end (lock %s)", l.Path())
-		_, err = l.TryLockContext(ctx, 200*time.Millisecond)
+	w.dir = filepath.Join(w.b.Cache, "work", w.arch.name+"-"+w.b.Source.SHA256[:16])
+	if w.b.Clean {
+		return w.empty()
 	}
-	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", l.Path(), err)
-	}
-	return l, nil
+	return w.makeDir()
 }
 
-func (w *workdir) close() { w.lock.Unlock() }
+// empty drops the objects of earlier builds.
+func (w *workdir) empty() error {
+	if err := os.RemoveAll(w.dir); err != nil {
+		return fmt.Errorf("remove earlier objects: %w", err)
+	}
+	return w.makeDir()
+}
+
+func (w *workdir) makeDir() error {
+	if err := os.MkdirAll(w.dir, 0o755); err != nil {
+		return fmt.Errorf("make build folder: %w", err)
+	}
+	return nil
+}
+
+// ownTools drops objects that other tools made. make itself notices a change of
+// its commands and of the compiler's version, but not of the linker's or the
+// compressor's, and what is stored under a key must come from the tools in it.
+func (w *workdir) ownTools(t Tools) error {
+	want, err := json.Marshal(t)
+	if err != nil {
+		return fmt.Errorf("describe tools: %w", err)
+	}
+	mark := filepath.Join(w.dir, "pybox.tools")
+	if have, err := os.ReadFile(mark); err == nil && bytes.Equal(have, want) {
+		return nil
+	}
+	if err := w.empty(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(mark, want, 0o644); err != nil {
+		return fmt.Errorf("describe tools: %w", err)
+	}
+	return nil
+}
+
+func (w *workdir) close() { w.lock.release() }
 
 func (w *workdir) requestsFile() string { return filepath.Join(w.dir, "pybox.requests") }
 
@@ -318,6 +364,9 @@ func (w *workdir) defaults(ctx context.Context, with string) (config.Config, err
 
 // build configures, compiles, and moves the result to dir at once.
 func (w *workdir) build(ctx context.Context, dir string, meta Meta) (Result, error) {
+	if err := w.ownTools(meta.Tools); err != nil {
+		return Result{}, err
+	}
 	c, err := w.configure(ctx)
 	if err != nil {
 		return Result{}, err
@@ -345,7 +394,7 @@ func (w *workdir) build(ctx context.Context, dir string, meta Meta) (Result, err
 // store copies what was built beside its place and renames it into place, so
 // that a result is whole or not there.
 func (w *workdir) store(dir string, meta Meta) (Result, error) {
-	tmp, err := os.MkdirTemp(w.b.Cache, ".new-")
+	tmp, err := os.MkdirTemp(w.b.Cache, tempPrefix)
 	if err != nil {
 		return Result{}, fmt.Errorf("store kernel: %w", err)
 	}

@@ -10,15 +10,18 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/ulikunitz/xz"
 
+	"github.com/pybox/pybox/guest/nospace"
 	"github.com/pybox/pybox/kernel/config"
 )
 
@@ -435,16 +438,194 @@ func TestRemoveScratchKeepsResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.b.RemoveScratch(); err != nil {
+	if err := os.Mkdir(filepath.Join(h.b.Cache, ".new-1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"source", "work"} {
+	if err := h.b.RemoveScratch(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"source", "work", ".new-1"} {
 		if _, err := os.Stat(filepath.Join(h.b.Cache, name)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is still there: %v", name, err)
 		}
 	}
 	if again, err := h.b.Build(t.Context(), "amd64"); err != nil || !again.Cached || again.Dir != r.Dir {
 		t.Errorf("afterwards: %+v, %v", again, err)
+	}
+}
+
+// TestRemoveScratchWaitsForBuilds: whichever lock a build holds.
+func TestRemoveScratchWaitsForBuilds(t *testing.T) {
+	h := newHost(t, ":", ":")
+	if _, err := h.b.Configure(t.Context(), "amd64"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{workLock("amd64"), workLock("arm64"), sourceLock} {
+		l, err := h.b.acquire(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if err := h.b.RemoveScratch(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with %s held: %v", name, err)
+		}
+		cancel()
+		l.release()
+		if _, err := openSource(filepath.Join(h.b.Cache, "source", h.b.Source.SHA256), h.b.Source.SHA256); err != nil {
+			t.Fatalf("with %s held: %v", name, err)
+		}
+	}
+}
+
+// TestHelperBuild is the other process of TestKilledBuilderLeavesNobodyBeside.
+func TestHelperBuild(t *testing.T) {
+	dir := os.Getenv("KERNEL_TEST_HOST")
+	if dir == "" {
+		t.Skip("runs in a process of its own only")
+	}
+	_, err := (&host{t: t, dir: dir}).builder().Build(t.Context(), "amd64")
+	t.Fatal("the build ended: ", err)
+}
+
+// TestKilledBuilderLeavesNobodyBeside: make dies with a builder that was killed, and
+// as long as a child of make lives, nobody else gets its folder.
+func TestKilledBuilderLeavesNobodyBeside(t *testing.T) {
+	h := newHost(t, ":", `sleep 600 & echo $$ $! >"$0.new" && mv "$0.new" "$0.pid"; wait`)
+	helper := exec.Command(os.Args[0], "-test.run=^TestHelperBuild$")
+	helper.Env = append(os.Environ(), "KERNEL_TEST_HOST="+h.dir)
+	if err := helper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var mk, child int
+	poll(t, "the build to run", func() bool {
+		n, _ := fmt.Sscan(h.read("bin/make.pid"), &mk, &child)
+		return n == 2
+	})
+	t.Cleanup(func() {
+		syscall.Kill(mk, syscall.SIGKILL)
+		syscall.Kill(child, syscall.SIGKILL)
+	})
+	if err := helper.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = helper.Wait()
+	poll(t, "make to die with its builder", func() bool { return !alive(mk) })
+	if !alive(child) {
+		t.Fatal("make's child is dead, nothing is tried here")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := h.b.acquire(ctx, workLock("amd64")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the lock beside a living child: %v", err)
+	}
+	if err := syscall.Kill(child, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	l, err := h.b.acquire(ctx, workLock("amd64"))
+	if err != nil {
+		t.Fatalf("the lock afterwards: %v", err)
+	}
+	l.release()
+}
+
+// TestObjectsBelongToTools: those that another linker made are not reused.
+func TestObjectsBelongToTools(t *testing.T) {
+	h := newHost(t, ":", ":")
+	first, err := h.b.Build(t.Context(), "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := filepath.Join(h.b.Cache, "work", "amd64-"+h.b.Source.SHA256[:16], "slub.o")
+	if err := os.WriteFile(object, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(first.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.b.Build(t.Context(), "amd64"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(object); err != nil {
+		t.Errorf("with the same tools: %v", err)
+	}
+	a, err := findArch("amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.script(filepath.Join(h.dir, "bin"), a.cross()+"ld", "#!/bin/sh\necho ld 2.0\n")
+	r, err := h.b.Build(t.Context(), "amd64")
+	if err != nil || r.Cached {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if _, err := os.Stat(object); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("with another linker: %v", err)
+	}
+}
+
+// TestFullDisk: a clear sentence although the log cannot be written.
+func TestFullDisk(t *testing.T) {
+	wants := func(t *testing.T, err error, more ...string) {
+		t.Helper()
+		if !errors.Is(err, nospace.Err) {
+			t.Fatalf("%v, want %v", err, nospace.Err)
+		}
+		for _, want := range append(more, nospace.Err.Error(), "PYBOX_CACHE") {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q is not in: %v", want, err)
+			}
+		}
+	}
+	fullLog := func(h *host) {
+		work := filepath.Join(h.b.Cache, "work")
+		if err := os.MkdirAll(work, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("/dev/full", filepath.Join(work, "amd64-build.log")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("compiler", func(t *testing.T) {
+		h := newHost(t, ":", `echo "cc1: error: closing x.d: No space left on device" >&2; exit 1`)
+		fullLog(h)
+		_, err := h.b.Build(t.Context(), "amd64")
+		if !errors.Is(err, ErrMake) {
+			t.Errorf("%v, want %v too", err, ErrMake)
+		}
+		wants(t, err, "| cc1: error", "3 GB")
+	})
+	t.Run("log alone", func(t *testing.T) {
+		h := newHost(t, ":", `echo "it died"; exit 1`)
+		fullLog(h)
+		_, err := h.b.Build(t.Context(), "amd64")
+		wants(t, err, "| it died")
+	})
+	t.Run("unpack", func(t *testing.T) {
+		h := newHost(t, ":", ":")
+		h.script(filepath.Join(h.dir, "bin"), "tar", "#!/bin/sh\ncat >/dev/null\necho 'tar: x: Cannot write: No space left on device' >&2\nexit 2\n")
+		_, err := h.b.Configure(t.Context(), "amd64")
+		wants(t, err, "3072 MiB", h.b.Cache)
+	})
+	t.Run("other failure", func(t *testing.T) {
+		h := newHost(t, ":", `exit 1`)
+		if _, err := h.b.Build(t.Context(), "amd64"); errors.Is(err, nospace.Err) {
+			t.Errorf("blamed on the disk: %v", err)
+		}
+	})
+}
+
+func TestTail(t *testing.T) {
+	var end tail
+	for i := range 20_000 {
+		fmt.Fprintf(&end, "line %d\n", i)
+	}
+	if got := end.lines(); len(got) != tailLines || got[tailLines-1] != "line 19999" {
+		t.Errorf("got %q", got)
+	}
+	end.Write(bytes.Repeat([]byte("x"), 1<<20))
+	if got := end.lines(); len(got) != 1 || len(got[0]) != maxTailBytes || len(end.buf) > 2*maxTailBytes {
+		t.Errorf("%d lines, %d bytes kept", len(got), len(end.buf))
 	}
 }
 

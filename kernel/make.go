@@ -9,14 +9,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/pybox/pybox/guest/nospace"
 )
 
 const (
 	// tailLines is how much of a log an error shows.
 	tailLines = 25
-	// maxTailBytes bounds what is read back of a log for that.
+	// maxTailBytes bounds what is kept in memory of a run's output for that: on a
+	// full disk the log is what does not get written.
 	maxTailBytes = 32 << 10
 	// maxStdout bounds what is kept of a program's output.
 	maxStdout = 64 << 10
@@ -32,6 +37,7 @@ type makeRun struct {
 	args     []string
 	env      []string
 	log      string
+	held     *os.File                      // an open lock that all of make's processes share; may be nil
 	capture  bool                          // keep standard output for the caller
 	progress func(format string, a ...any) // nil: silent
 }
@@ -45,6 +51,7 @@ type makeOutput struct {
 type makeError struct {
 	verb, log string
 	tail      []string
+	full      bool // the disk is
 	err       error
 }
 
@@ -55,16 +62,18 @@ func (e *makeError) Error() string {
 		b.WriteString("\n  | " + line)
 	}
 	fmt.Fprintf(&b, "\nthe whole log: %s", e.log)
-	for _, line := range e.tail {
-		if strings.Contains(line, "No space left on device") {
-			fmt.Fprintf(&b, "\nfree 3 GB there, or set PYBOX_CACHE to a folder on a larger disk")
-			break
-		}
+	if e.full {
+		fmt.Fprintf(&b, "\n%v for the kernel's objects: free 3 GB in %s, or %s", nospace.Err, filepath.Dir(e.log), moveCache)
 	}
 	return b.String()
 }
 
-func (e *makeError) Unwrap() []error { return []error{ErrMake, e.err} }
+func (e *makeError) Unwrap() []error {
+	if e.full {
+		return []error{ErrMake, nospace.Err, e.err}
+	}
+	return []error{ErrMake, e.err}
+}
 
 // command prepares a run of make for objects in dir.
 func (w *workdir) command(verb, dir string, args ...string) makeRun {
@@ -85,6 +94,7 @@ func (w *workdir) command(verb, dir string, args ...string) makeRun {
 		verb: verb,
 		args: append(all, args...),
 		log:  filepath.Join(w.b.Cache, "work", w.arch.name+"-"+verb+".log"),
+		held: w.lock.file,
 		env: append(hostEnv(),
 			"LC_ALL=C", "TZ=UTC",
 			"KBUILD_BUILD_TIMESTAMP="+stamp,
@@ -105,7 +115,8 @@ func hostEnv() []string {
 	return env
 }
 
-// do runs make with its output in the log file. When ctx ends, the whole process group is killed.
+// do runs make with its output in the log file. When ctx ends, the whole process
+// group is killed; when this process dies, make is.
 func (r makeRun) do(ctx context.Context) (makeOutput, error) {
 	log, err := os.Create(r.log)
 	if err != nil {
@@ -116,17 +127,23 @@ func (r makeRun) do(ctx context.Context) (makeOutput, error) {
 	cmd.Env = r.env
 	cmd.WaitDelay = killGrace
 	ownGroup(cmd)
+	dieTogether(cmd)
+	if r.held != nil {
+		cmd.ExtraFiles = []*os.File{r.held}
+	}
 	stdout := &head{limit: maxStdout}
 	steps := &stepCounter{}
+	end := &tail{}
+	kept := &logWriter{w: log}
 	// One writer for both is one pipe for both: errors stay where they belong.
-	sink := io.MultiWriter(log, steps)
+	sink := io.MultiWriter(end, steps, kept)
 	cmd.Stdout, cmd.Stderr = sink, sink
 	if r.capture {
-		cmd.Stdout = io.MultiWriter(log, stdout)
+		cmd.Stdout = io.MultiWriter(end, stdout, kept)
 	}
 	start := time.Now()
 	stop := r.report(steps, start)
-	err = cmd.Run()
+	err = runOnOneThread(cmd)
 	stop()
 	out := makeOutput{stdout: stdout.buf.Bytes(), wall: time.Since(start)}
 	if cmd.ProcessState != nil {
@@ -138,7 +155,9 @@ func (r makeRun) do(ctx context.Context) (makeOutput, error) {
 	case errors.Is(err, exec.ErrNotFound):
 		return out, fmt.Errorf("%w: %w", ErrTools, err)
 	case err != nil:
-		return out, &makeError{verb: r.verb, log: r.log, tail: logTail(r.log), err: err}
+		lines := end.lines()
+		return out, &makeError{verb: r.verb, log: r.log, tail: lines, err: err,
+			full: nospace.Is(kept.failed()) || slices.ContainsFunc(lines, tellsOfFullDisk)}
 	}
 	return out, nil
 }
@@ -166,22 +185,57 @@ func (r makeRun) report(steps *stepCounter, start time.Time) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// logTail returns the last lines of a log, with control characters replaced.
-func logTail(path string) []string {
-	f, err := os.Open(path)
-	if err != nil {
-		return []string{err.Error()}
+// tellsOfFullDisk recognises what programs say of ENOSPC and EDQUOT (LC_ALL=C).
+func tellsOfFullDisk(line string) bool {
+	return strings.Contains(line, "No space left on device") || strings.Contains(line, "Disk quota exceeded")
+}
+
+// logWriter writes to a log as long as that works. A log that cannot be written
+// must not end the build, whose own messages say more. Safe for concurrent use.
+type logWriter struct {
+	mu  sync.Mutex
+	w   io.Writer
+	err error
+}
+
+func (l *logWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		_, l.err = l.w.Write(p)
 	}
-	defer f.Close()
-	if st, err := f.Stat(); err == nil && st.Size() > maxTailBytes {
-		if _, err := f.Seek(-maxTailBytes, io.SeekEnd); err != nil {
-			return []string{err.Error()}
-		}
+	return len(p), nil
+}
+
+// failed is the error that ended the log.
+func (l *logWriter) failed() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// tail keeps the last maxTailBytes that are written to it. Safe for concurrent
+// use.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte // at most twice maxTailBytes
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p[max(0, len(p)-maxTailBytes):]...)
+	if extra := len(t.buf) - maxTailBytes; extra > maxTailBytes/2 {
+		t.buf = append(t.buf[:0], t.buf[extra:]...)
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxTailBytes))
-	if err != nil {
-		return []string{err.Error()}
-	}
+	return len(p), nil
+}
+
+// lines returns the last lines, with control characters replaced.
+func (t *tail) lines() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.buf[max(0, len(t.buf)-maxTailBytes):]
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	if len(lines) > tailLines {
 		lines = lines[len(lines)-tailLines:]

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -46,11 +47,11 @@ func (b *Builder) unpacked(ctx context.Context) (sourceTree, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return t, err
 	}
-	lock, err := b.acquire(ctx, "source")
+	lock, err := b.acquire(ctx, sourceLock)
 	if err != nil {
 		return sourceTree{}, err
 	}
-	defer lock.Unlock()
+	defer lock.release()
 	if t, err = openSource(dir, b.Source.SHA256); !errors.Is(err, fs.ErrNotExist) {
 		return t, err
 	}
@@ -90,7 +91,7 @@ func unpackTo(ctx context.Context, dir, deb, digest string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("unpack kernel source: %w", err)
 	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), tempPrefix)
 	if err != nil {
 		return fmt.Errorf("unpack kernel source: %w", err)
 	}
@@ -146,6 +147,7 @@ func unpackDeb(ctx context.Context, deb, dir string) (time.Time, error) {
 	}
 	inner := exec.CommandContext(ctx, "tar", "-xJ", "--no-same-owner", "--strip-components=1", "-C", dir)
 	inner.Stdin = body
+	inner.Env = append(os.Environ(), "LC_ALL=C") // its complaints are read
 	if err := finish(inner); err != nil {
 		return time.Time{}, err
 	}
@@ -187,7 +189,12 @@ func finish(c *exec.Cmd) error {
 		return err
 	}
 	if err := c.Wait(); err != nil {
-		return fmt.Errorf("%s: %w: %s", c.Args[0], err, strings.Map(printable, strings.TrimSpace(complaint.buf.String())))
+		said := complaint.buf.String()
+		err = fmt.Errorf("%s: %w: %s", c.Args[0], err, strings.Map(printable, strings.TrimSpace(said)))
+		if tellsOfFullDisk(said) {
+			err = fmt.Errorf("%w: %w", syscall.ENOSPC, err)
+		}
+		return err
 	}
 	return nil
 }

@@ -22,10 +22,20 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
+}
+
+// endSignals end a build in good order: also that its terminal is closed, unless
+// it was started to outlive that, as with nohup.
+func endSignals() []os.Signal {
+	list := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		list = append(list, syscall.SIGHUP)
+	}
+	return list
 }
 
 // errUsage marks errors that are the caller's.
@@ -106,12 +116,12 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 			Use:   "clean",
 			Short: "Remove unpacked sources and objects, keep finished kernels",
 			Args:  usage(cobra.NoArgs),
-			RunE: func(*cobra.Command, []string) error {
+			RunE: func(c *cobra.Command, _ []string) error {
 				dir, err := cacheDir()
 				if err != nil {
 					return err
 				}
-				return (&kernel.Builder{Cache: dir}).RemoveScratch()
+				return (&kernel.Builder{Cache: dir, Progress: stderr}).RemoveScratch(c.Context())
 			},
 		},
 	)

@@ -3,9 +3,12 @@ package main
 import (
 	"bytes"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -52,6 +55,18 @@ func TestCheckToolsNamesWhatIsMissing(t *testing.T) {
 	}
 	if code != 1 || !strings.Contains(said.String(), want) {
 		t.Errorf("exit code %d: %s", code, said.String())
+	}
+}
+
+// TestEndSignals: a closed terminal ends a build, unless that is to be ignored.
+func TestEndSignals(t *testing.T) {
+	if !signal.Ignored(syscall.SIGHUP) && !slices.Contains(endSignals(), os.Signal(syscall.SIGHUP)) {
+		t.Error("SIGHUP would leave make running")
+	}
+	signal.Ignore(syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
+	if slices.Contains(endSignals(), os.Signal(syscall.SIGHUP)) {
+		t.Error("nohup has no effect")
 	}
 }
 
