@@ -304,8 +304,9 @@ func TestRealPackages(t *testing.T) {
 		}
 		f.Sources = append(f.Sources, s)
 	}
-	f.Sources = append(f.Sources, fetch.AptSources(fetch.AptMirrors("/etc/apt"))...)
-	f.Sources = append(f.Sources, fetch.Snapshot(at))
+	if f.Sources, err = fetch.DefaultSources("", at); err != nil {
+		t.Fatal(err)
+	}
 	for _, arch := range []string{"amd64", "arm64"} {
 		o := options(t, arch, packages(arch))
 		o.Lock, o.Fetch = lock, f

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -183,6 +184,7 @@ func (t *transfer) request(ctx context.Context, have int64) error {
 		return requestError(ctx, err)
 	}
 	defer resp.Body.Close()
+	watch.restart()
 	resume, err := t.accept(resp, have)
 	if err != nil {
 		return err
@@ -288,7 +290,7 @@ func (t *transfer) copy(ctx context.Context, body io.Reader, have int64, watch *
 			return fmt.Errorf("%w: it sent more than %d bytes", ErrContent, t.item.Bytes)
 		}
 		if n > 0 {
-			watch.kick()
+			watch.arrived(n)
 			if _, err := out.Write(buf[:n]); err != nil {
 				return diskError(err, t.f.Dir, t.item.Bytes-have)
 			}
@@ -329,20 +331,64 @@ func requestError(ctx context.Context, err error) error {
 	return transient(fmt.Errorf("%w: %w", ErrConnect, err))
 }
 
-// watchdog cancels a request when nothing arrives for a time.
+// watchdog cancels a request that brings too little: a wait for the next byte
+// alone would let a mirror that sends one now and then hold a download for ever.
+// Time is cut into windows of a fixed length, the last of which may be short of
+// bytes only because the transfer ends in it.
 type watchdog struct {
-	after time.Duration
-	timer *time.Timer
+	window time.Duration
+	cancel context.CancelCauseFunc
+	mu     sync.Mutex
+	bytes  int64 // in this window
+	timer  *time.Timer
+	over   bool
 }
 
-func newWatchdog(after time.Duration, cancel context.CancelCauseFunc) *watchdog {
-	return &watchdog{after, time.AfterFunc(after, func() {
-		cancel(fmt.Errorf("%w: no byte in %v", ErrStalled, after))
-	})}
+func newWatchdog(window time.Duration, cancel context.CancelCauseFunc) *watchdog {
+	w := &watchdog{window: window, cancel: cancel}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(window, w.judge)
+	return w
 }
 
-func (w *watchdog) kick() { w.timer.Reset(w.after) }
-func (w *watchdog) stop() { w.timer.Stop() }
+// judge ends a window.
+func (w *watchdog) judge() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.over:
+	case w.bytes == 0:
+		w.cancel(fmt.Errorf("%w: no byte in %v", ErrStalled, w.window))
+	case w.bytes < minWindowBytes:
+		w.cancel(fmt.Errorf("%w: only %d bytes in %v", ErrStalled, w.bytes, w.window))
+	default:
+		w.bytes = 0
+		w.timer.Reset(w.window)
+	}
+}
+
+// arrived counts bytes.
+func (w *watchdog) arrived(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.bytes += int64(n)
+}
+
+// restart begins a window.
+func (w *watchdog) restart() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.bytes = 0
+	w.timer.Reset(w.window)
+}
+
+func (w *watchdog) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	w.timer.Stop()
+}
 
 // redact takes a password out of an address that is shown.
 func redact(addr string) string {

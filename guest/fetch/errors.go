@@ -4,7 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"syscall"
+
+	"github.com/pybox/pybox/guest/nospace"
 )
 
 // Sentinels, to be tested with errors.Is.
@@ -13,12 +14,12 @@ var (
 	// *SourcesError with what each of them did.
 	ErrUnavailable = errors.New("the file could not be downloaded")
 	// ErrNoSpace: this machine has no room for the file.
-	ErrNoSpace = errors.New("no space left for the download cache")
+	ErrNoSpace = nospace.Err
 
 	// Why a source failed; found inside a *SourcesError.
 	ErrStatus   = errors.New("unexpected answer")    // HTTP status other than 200 or 206
 	ErrContent  = errors.New("not the file")         // another type, length or digest
-	ErrStalled  = errors.New("the transfer stalled") // no byte in time
+	ErrStalled  = errors.New("the transfer stalled") // no or too few bytes in time
 	ErrCut      = errors.New("the transfer was cut") // connection ended early
 	ErrRedirect = errors.New("the mirror redirects") // a loop, or to a bad address
 	ErrConnect  = errors.New("could not be reached") // DNS, TCP, TLS, proxy
@@ -67,9 +68,8 @@ func (e *SourcesError) Unwrap() []error {
 
 // diskError turns "no space" and "over quota" into ErrNoSpace with advice.
 func diskError(err error, dir string, need int64) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return fmt.Errorf("%w: %s needs %d more bytes; free some space there or set PYBOX_CACHE to a folder on another disk: %w",
-			ErrNoSpace, dir, need, err)
+	if nospace.Is(err) {
+		return nospace.Explain(err, "what remains of a download", dir, need, "set PYBOX_CACHE to a folder on another disk")
 	}
 	return fmt.Errorf("write the download cache: %w", err)
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/gofrs/flock"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/pybox/pybox/guest/nospace"
 )
 
 // Defaults of a Fetcher.
@@ -25,6 +27,7 @@ const (
 	DefaultBackoff    = 500 * time.Millisecond
 	DefaultStallAfter = 30 * time.Second
 	maxBackoff        = 10 * time.Second
+	minWindowBytes    = 64 << 10 // in StallAfter
 	parallel          = 4
 	lockPoll          = 50 * time.Millisecond
 )
@@ -60,7 +63,8 @@ type Fetcher struct {
 	Log *slog.Logger
 	// Tries is the number of requests to one source before the next is tried
 	// (transient faults only), Backoff the first pause between them, doubled
-	// each time, StallAfter the longest wait for the next byte. 0: defaults.
+	// each time. A transfer that brings less than 64 KiB in StallAfter counts as
+	// stalled, and so does an answer that does not begin in that time. 0: defaults.
 	Tries      int
 	Backoff    time.Duration
 	StallAfter time.Duration
@@ -96,7 +100,7 @@ func (f *Fetcher) Get(ctx context.Context, item Item) (string, error) {
 		return "", err
 	}
 	final := filepath.Join(f.Dir, "sha256", item.SHA256[:2], item.SHA256)
-	if f.cached(ctx, final, item) {
+	if f.cached(ctx, final, item) == nil {
 		return final, nil
 	}
 	part := filepath.Join(f.Dir, "partial", item.SHA256)
@@ -107,11 +111,21 @@ func (f *Fetcher) Get(ctx context.Context, item Item) (string, error) {
 	}
 	unlock, err := lock(ctx, part+".lock")
 	if err != nil {
+		if nospace.Is(err) {
+			err = diskError(err, f.Dir, item.Bytes)
+		}
 		return "", err
 	}
 	defer unlock()
-	if f.cached(ctx, final, item) { // another process was faster
+	switch err := f.cached(ctx, final, item); {
+	case err == nil: // another process was faster
 		return final, nil
+	case errors.Is(err, ErrContent):
+		// Only under the lock: another process may just be replacing it.
+		f.log().Warn("dropping a damaged file from the download cache", "file", final, "error", err)
+		_ = os.Remove(final)
+	case !errors.Is(err, fs.ErrNotExist):
+		f.log().Warn("cannot read a file of the download cache, fetching it again", "file", final, "error", err)
 	}
 	if err := f.download(ctx, part, item); err != nil {
 		return "", err
@@ -155,20 +169,16 @@ func (i Item) validate() error {
 // name is how people see the item.
 func (i Item) name() string { return path.Base(i.Path) }
 
-// cached tells whether file has the bytes of item, and removes it when it has
-// others.
-func (f *Fetcher) cached(ctx context.Context, file string, item Item) bool {
+// fromCache is the label of what was there already.
+const fromCache = "cache"
+
+// cached returns nil when file has the bytes of item; see verify. It only looks.
+func (f *Fetcher) cached(ctx context.Context, file string, item Item) error {
 	err := verify(ctx, file, item)
-	switch {
-	case err == nil:
-		f.report(item, "cache", item.Bytes)
-		return true
-	case errors.Is(err, fs.ErrNotExist), ctx.Err() != nil:
-	default:
-		f.log().Warn("dropping a damaged file from the download cache", "file", file, "error", err)
-		_ = os.Remove(file)
+	if err == nil {
+		f.report(item, fromCache, item.Bytes)
 	}
-	return false
+	return err
 }
 
 // verify reads all of file and compares it with item.

@@ -141,7 +141,23 @@ func TestBadSources(t *testing.T) {
 			w.Write(content[:10])
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
-		}, ErrStalled, "no byte in"},
+		}, ErrStalled, "the transfer stalled"},
+		"drips": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", strconv.Itoa(len(content)))
+			tick := time.NewTicker(5 * time.Millisecond)
+			defer tick.Stop()
+			for i := range content {
+				if _, err := w.Write(content[i : i+1]); err != nil {
+					return
+				}
+				w.(http.Flusher).Flush()
+				select {
+				case <-tick.C:
+				case <-r.Context().Done():
+					return
+				}
+			}
+		}, ErrStalled, "the transfer stalled"},
 		"never answers": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, ErrStalled, "no byte in"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -164,6 +180,10 @@ func TestBadSources(t *testing.T) {
 				t.Errorf("it is in the cache all the same: %q", got)
 			}
 			f.Sources = append(f.Sources, serve(t, whole))
+			if c.want == ErrStalled {
+				// The good server gets the time that a busy machine needs.
+				f.StallAfter, f.Tries = 5*time.Second, 1
+			}
 			mustGet(t, f, itemOf(content))
 		})
 	}
@@ -275,6 +295,49 @@ func TestDamagedCacheEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustGet(t, f, itemOf(content))
+}
+
+// TestCacheIsOnlyChangedUnderItsLock: what looks damaged may be another process's
+// business, and what cannot be read is not damaged.
+func TestCacheIsOnlyChangedUnderItsLock(t *testing.T) {
+	f := newFetcher(t, serve(t, http.NotFound))
+	item := itemOf(content)
+	name := filepath.Join(f.Dir, "sha256", item.SHA256[:2], item.SHA256)
+	for _, d := range []string{filepath.Dir(name), filepath.Join(f.Dir, "partial")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(name, []byte("half"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := lock(t.Context(), filepath.Join(f.Dir, "partial", item.SHA256+".lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := f.Get(ctx, item); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%v, want a wait for the lock", err)
+	}
+	if _, err := os.Lstat(name); err != nil {
+		t.Error("it was removed without the lock")
+	}
+	unlock()
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Base(name), name); err != nil { // reading it gives ELOOP
+		t.Fatal(err)
+	}
+	if _, err := f.Get(t.Context(), item); !errors.Is(err, ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(name); err != nil {
+		t.Error("what could not be read was removed")
+	}
+	f.Sources = []Source{serve(t, whole)}
+	mustGet(t, f, item)
 }
 
 // TestConcurrent: fetchers with caches in common, as of several processes,

@@ -54,6 +54,7 @@ func (f *Fetcher) freshOnce(ctx context.Context, addr string, max int64) ([]byte
 		return nil, requestError(ctx, err)
 	}
 	defer resp.Body.Close()
+	watch.restart()
 	if err := statusError(resp); err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func (f *Fetcher) freshOnce(ctx context.Context, addr string, max int64) ([]byte
 	b, err := io.ReadAll(io.LimitReader(readerFunc(func(p []byte) (int, error) {
 		n, err := resp.Body.Read(p)
 		if n > 0 {
-			watch.kick()
+			watch.arrived(n)
 		}
 		return n, err
 	}), max+1))

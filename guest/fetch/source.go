@@ -3,6 +3,7 @@ package fetch
 import (
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -11,6 +12,28 @@ import (
 
 // snapshotBase is Debian's archive of everything that it ever published.
 const snapshotBase = "https://snapshot.debian.org/archive"
+
+// mirrorVariable names a mirror for every command that downloads.
+const mirrorVariable = "PYBOX_DEBIAN_MIRROR"
+
+// DefaultSources are the places to ask, in order: the mirror that was given, or
+// else that of $PYBOX_DEBIAN_MIRROR; the mirrors that this machine's apt uses; the
+// snapshot archive as it was at a time. It fails when the mirror is no address.
+func DefaultSources(mirror string, at time.Time) ([]Source, error) {
+	label := "the mirror that was given"
+	if mirror == "" {
+		mirror, label = os.Getenv(mirrorVariable), "$"+mirrorVariable
+	}
+	var list []Source
+	if mirror != "" {
+		s, err := Mirror(label, mirror)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return append(append(list, AptSources(AptMirrors("/etc/apt"))...), Snapshot(at)), nil
+}
 
 // Source is a place that may have a file.
 type Source struct {

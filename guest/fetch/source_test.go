@@ -89,6 +89,30 @@ func TestMirror(t *testing.T) {
 	}
 }
 
+func TestDefaultSources(t *testing.T) {
+	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct{ flag, env, first string }{
+		{"http://flag/debian", "http://env/debian", "http://flag/debian/pool/x.deb"},
+		{"", "http://env/debian", "http://env/debian/pool/x.deb"},
+	} {
+		t.Setenv("PYBOX_DEBIAN_MIRROR", c.env)
+		list, err := DefaultSources(c.flag, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := list[0].url("debian", "pool/x.deb"); got != c.first {
+			t.Errorf("first %s, want %s", got, c.first)
+		}
+		if got := list[len(list)-1].url("debian", "pool/x.deb"); !strings.HasPrefix(got, snapshotBase) {
+			t.Errorf("last %s, want the snapshot archive", got)
+		}
+	}
+	t.Setenv("PYBOX_DEBIAN_MIRROR", "/srv/debian")
+	if _, err := DefaultSources("", at); err == nil {
+		t.Error("a folder passed for a mirror")
+	}
+}
+
 func TestSnapshot(t *testing.T) {
 	s := Snapshot(time.Date(2026, 5, 1, 14, 0, 0, 0, time.FixedZone("", 7200)))
 	if got := s.url("debian-security", "pool/x.deb"); got != "https://snapshot.debian.org/archive/debian-security/20260501T120000Z/pool/x.deb" {

@@ -1,15 +1,10 @@
 package main
 
 import (
-	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/pybox/pybox/guest/debian"
 	"github.com/pybox/pybox/guest/fetch"
@@ -24,7 +19,7 @@ type sourceFlags struct {
 func (s *sourceFlags) add(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&s.lock, "lock", defaultLock, "lock file")
-	fl.StringVar(&s.mirror, "mirror", os.Getenv("PYBOX_DEBIAN_MIRROR"), "Debian mirror to ask first, such as http://HOST/debian")
+	fl.StringVar(&s.mirror, "mirror", "", "Debian mirror to ask first, such as http://HOST/debian (default: $PYBOX_DEBIAN_MIRROR)")
 	fl.BoolVarP(&s.verbose, "verbose", "v", false, "tell about failed attempts")
 }
 
@@ -39,78 +34,24 @@ func (s *sourceFlags) open(c *cobra.Command) (*fetch.Fetcher, *debian.Lock, func
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	f, done, err := s.fetcher(c, fetch.Snapshot(at))
+	f, done, err := s.fetcher(c, at)
 	return f, lock, done, err
 }
 
-func (s *sourceFlags) fetcher(c *cobra.Command, last fetch.Source) (*fetch.Fetcher, func(), error) {
+// fetcher is one whose last source is the snapshot archive as it was at a time.
+func (s *sourceFlags) fetcher(c *cobra.Command, at time.Time) (*fetch.Fetcher, func(), error) {
 	dir, err := fetch.CacheDir()
 	if err != nil {
 		return nil, nil, err
 	}
-	f := &fetch.Fetcher{Dir: dir}
-	if s.mirror != "" {
-		m, err := fetch.Mirror("the mirror that was given", s.mirror)
-		if err != nil {
-			return nil, nil, usageError{err}
-		}
-		f.Sources = append(f.Sources, m)
+	sources, err := fetch.DefaultSources(s.mirror, at)
+	if err != nil {
+		return nil, nil, usageError{err}
 	}
-	f.Sources = append(f.Sources, fetch.AptSources(fetch.AptMirrors("/etc/apt"))...)
-	f.Sources = append(f.Sources, last)
+	p := fetch.NewPrinter(c.ErrOrStderr())
+	f := &fetch.Fetcher{Dir: dir, Sources: sources, Progress: p.Update}
 	if s.verbose {
 		f.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
 	}
-	p := newProgress(c.ErrOrStderr())
-	f.Progress = p.update
-	return f, p.clear, nil
-}
-
-// progress shows one line of what is being downloaded, on a terminal only.
-type progress struct {
-	mu    sync.Mutex
-	w     io.Writer
-	files map[string]fetch.Progress
-	last  time.Time
-	shown bool
-}
-
-const progressEvery = 100 * time.Millisecond
-
-func newProgress(w io.Writer) *progress {
-	p := &progress{files: map[string]fetch.Progress{}}
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		p.w = w
-	}
-	return p
-}
-
-func (p *progress) update(u fetch.Progress) {
-	if p.w == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.files[u.File] = u
-	if now := time.Now(); now.Sub(p.last) < progressEvery {
-		return
-	} else {
-		p.last = now
-	}
-	var done, total int64
-	for _, f := range p.files {
-		done, total = done+f.Done, total+f.Total
-	}
-	const mib = 1 << 20
-	fmt.Fprintf(p.w, "\r\x1b[K%6.1f of %.1f MiB · %s · %s", float64(done)/mib, float64(total)/mib, u.File, u.Source)
-	p.shown = true
-}
-
-func (p *progress) clear() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.shown {
-		fmt.Fprint(p.w, "\r\x1b[K")
-		p.shown = false
-	}
+	return f, p.Clear, nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/pybox/pybox/guest/build"
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/guest/debian"
-	"github.com/pybox/pybox/guest/fetch"
 )
 
 const defaultLock = "guest/debian.lock.json"
@@ -201,7 +200,7 @@ func relock(c *cobra.Command, src *sourceFlags) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, done, err := src.fetcher(c, fetch.Snapshot(time.Now()))
+	f, done, err := src.fetcher(c, time.Now())
 	if err != nil {
 		return err
 	}

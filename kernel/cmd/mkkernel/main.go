@@ -59,6 +59,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // flags are those of the verbs that need a source.
 type flags struct {
 	lock   string
+	mirror string
 	deb    string
 	jobs   int
 	clean  bool
@@ -82,6 +83,7 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	p := root.PersistentFlags()
 	p.StringVar(&f.lock, "lock", filepath.Join("guest", "debian.lock.json"), "lock file that pins the source, in its set kernel-source")
+	p.StringVar(&f.mirror, "mirror", "", "Debian mirror to ask first for the source, such as http://HOST/debian (default: $PYBOX_DEBIAN_MIRROR)")
 	p.StringVar(&f.deb, "source-deb", "", "use this linux-source package instead of the pinned one, to try an update")
 	p.IntVarP(&f.jobs, "jobs", "j", 0, "processes that compile at a time (0: one per CPU)")
 	root.AddCommand(

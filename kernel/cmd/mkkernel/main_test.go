@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -75,6 +76,9 @@ func TestPinnedSource(t *testing.T) {
 	lock := filepath.Join("..", "..", "..", "guest", "debian.lock.json")
 	if _, err := os.Stat(lock); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := (&flags{lock: lock, mirror: "/srv/debian"}).source(); !errors.Is(err, errUsage) {
+		t.Errorf("a folder for a mirror: %v", err)
 	}
 	f := &flags{lock: lock}
 	src, err := f.source()

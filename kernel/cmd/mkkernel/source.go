@@ -32,12 +32,20 @@ func (f *flags) source() (kernel.Source, error) {
 	if len(set.Packages) != 1 {
 		return kernel.Source{}, fmt.Errorf("the lock file's set %s has %d packages, want the one source", lockSet, len(set.Packages))
 	}
+	at, err := lock.SnapshotTime()
+	if err != nil {
+		return kernel.Source{}, fmt.Errorf("snapshot time of the lock file: %w", err)
+	}
+	sources, err := fetch.DefaultSources(f.mirror, at)
+	if err != nil {
+		return kernel.Source{}, fmt.Errorf("%w: %w", errUsage, err)
+	}
 	p := set.Packages[0]
 	return kernel.Source{
 		SHA256:  p.SHA256,
 		Version: p.Version,
 		Open: func(ctx context.Context) (string, error) {
-			return f.fetch(ctx, lock, p)
+			return f.fetch(ctx, sources, p)
 		},
 	}, nil
 }
@@ -60,32 +68,13 @@ func givenSource(deb string) (kernel.Source, error) {
 }
 
 // fetch brings the package into the download cache.
-func (f *flags) fetch(ctx context.Context, lock *debian.Lock, p debian.Entry) (string, error) {
+func (f *flags) fetch(ctx context.Context, sources []fetch.Source, p debian.Entry) (string, error) {
 	dir, err := fetch.CacheDir()
 	if err != nil {
 		return "", err
 	}
-	sources, err := sources(lock)
-	if err != nil {
-		return "", err
-	}
 	fmt.Fprintf(f.stderr, "kernel: fetching %s %s, %d MB, unless it is in the cache\n", p.Name, p.Version, p.Bytes/1_000_000)
-	return (&fetch.Fetcher{Dir: dir, Sources: sources}).Pinned(ctx, p.Archive, p.Path, p.Bytes, p.SHA256)
-}
-
-// sources are the places to fetch from, in the order that package fetch tells.
-func sources(lock *debian.Lock) ([]fetch.Source, error) {
-	var list []fetch.Source
-	if m := os.Getenv("PYBOX_DEBIAN_MIRROR"); m != "" {
-		s, err := fetch.Mirror("$PYBOX_DEBIAN_MIRROR", m)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, s)
-	}
-	at, err := lock.SnapshotTime()
-	if err != nil {
-		return nil, fmt.Errorf("snapshot time of the lock file: %w", err)
-	}
-	return append(append(list, fetch.AptSources(fetch.AptMirrors("/etc/apt"))...), fetch.Snapshot(at)), nil
+	progress := fetch.NewPrinter(f.stderr)
+	defer progress.Clear()
+	return (&fetch.Fetcher{Dir: dir, Sources: sources, Progress: progress.Update}).Pinned(ctx, p.Archive, p.Path, p.Bytes, p.SHA256)
 }
