@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -22,6 +23,7 @@ import (
 	"github.com/pybox/pybox/guest/debian"
 	"github.com/pybox/pybox/guest/erofs"
 	"github.com/pybox/pybox/guest/fetch"
+	"github.com/pybox/pybox/guest/nospace"
 	"github.com/pybox/pybox/guest/rootfs"
 	"github.com/pybox/pybox/kernel/config"
 	"github.com/pybox/pybox/vm"
@@ -42,8 +44,13 @@ const (
 	maxAgentBytes  = 256 << 20
 )
 
-// ErrInput marks an input file that cannot go into a bundle.
-var ErrInput = errors.New("unusable input")
+// Sentinels, to be tested with errors.Is.
+var (
+	// ErrInput marks an input file that cannot go into a bundle.
+	ErrInput = errors.New("unusable input")
+	// ErrOptions marks Options that no manifest may hold. Nothing was done.
+	ErrOptions = errors.New("unusable options")
+)
 
 // kernelArgs boot the root read-only and hand over to the agent, with the words
 // that belong to our kernel's configuration.
@@ -74,11 +81,16 @@ type Options struct {
 }
 
 // Build makes the bundle and opens it. The manifest is written last, so a build
-// that was cut off leaves no bundle that passes for a whole one.
-func Build(ctx context.Context, o Options) (*bundle.Bundle, error) {
-	b := builder{Options: o, m: bundle.Manifest{
-		Schema: bundle.Schema, Arch: o.Arch, KernelArgs: kernelArgs(), LockSHA256: o.Lock.SHA256(),
-	}}
+// that was cut off leaves no bundle that passes for a whole one. A full disk
+// matches nospace.Err.
+func Build(ctx context.Context, o Options) (_ *bundle.Bundle, err error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		err = nospace.Explain(err, "the guest bundle", o.Out, 0, "choose a folder on another disk with --out")
+	}()
+	b := builder{Options: o, m: o.manifest()}
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
 		return nil, fmt.Errorf("build guest bundle: %w", err)
 	}
@@ -108,6 +120,29 @@ func Build(ctx context.Context, o Options) (*bundle.Bundle, error) {
 	return bundle.Open(o.Out)
 }
 
+// manifest is what is known of the bundle beforehand.
+func (o Options) manifest() bundle.Manifest {
+	return bundle.Manifest{
+		Schema: bundle.Schema, Arch: o.Arch, KernelArgs: kernelArgs(), LockSHA256: o.Lock.SHA256(),
+		Kernel: bundle.Kernel{Kind: o.KernelKind, Version: o.KernelVersion},
+		Agent:  bundle.Agent{Version: o.AgentVersion, ProtocolVersion: o.ProtocolVersion},
+	}
+}
+
+// Validate finds before the work what the manifest would refuse after it. Errors
+// match ErrOptions.
+func (o Options) Validate() error {
+	m := o.manifest()
+	digest := strings.Repeat("0", 2*sha256.Size)
+	m.Kernel.File = bundle.File{File: kernelName, SHA256: digest, Bytes: 1}
+	m.Root = bundle.File{File: rootName, SHA256: digest, Bytes: 1}
+	m.Agent.SHA256 = digest
+	if err := m.Validate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	return nil
+}
+
 type builder struct {
 	Options
 	m        bundle.Manifest
@@ -126,7 +161,7 @@ func (b *builder) kernel(context.Context) error {
 		_, err := w.Write(raw)
 		return err
 	})
-	b.m.Kernel = bundle.Kernel{File: f, Kind: b.KernelKind, Version: b.KernelVersion}
+	b.m.Kernel.File = f
 	return err
 }
 
@@ -160,7 +195,7 @@ func (b *builder) root(ctx context.Context) error {
 		return err
 	}
 	sum := sha256.Sum256(agent)
-	b.m.Agent = bundle.Agent{Version: b.AgentVersion, SHA256: hex.EncodeToString(sum[:]), ProtocolVersion: b.ProtocolVersion}
+	b.m.Agent.SHA256 = hex.EncodeToString(sum[:])
 	t, err := rootfs.Build(ctx, b.Arch, b.packages, agent)
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ import (
 	"github.com/pybox/pybox/guest/elfcheck"
 	"github.com/pybox/pybox/guest/fetch"
 	"github.com/pybox/pybox/guest/internal/guesttest"
+	"github.com/pybox/pybox/guest/nospace"
 	"github.com/pybox/pybox/guest/rootfs"
 	"github.com/pybox/pybox/guest/tree"
 )
@@ -251,7 +252,9 @@ func TestRefuses(t *testing.T) {
 		}, elfcheck.ErrMissing},
 		"arm64 agent": {amd(), func(o *Options) { o.Agent = agentFile(t, "arm64") }, elfcheck.ErrArch},
 		"no agent":    {amd(), func(o *Options) { o.Agent = "/nonexistent" }, os.ErrNotExist},
-		"no version":  {amd(), func(o *Options) { o.AgentVersion = "" }, bundle.ErrManifest},
+		"no version":  {amd(), func(o *Options) { o.AgentVersion = "" }, ErrOptions},
+		"kernel kind": {amd(), func(o *Options) { o.KernelKind = "nonsense" }, ErrOptions},
+		"protocol":    {amd(), func(o *Options) { o.ProtocolVersion = 0 }, ErrOptions},
 	} {
 		o := options(t, c.ps[0].Arch, c.ps)
 		if c.change != nil {
@@ -270,6 +273,40 @@ func TestRefuses(t *testing.T) {
 		if _, err := bundle.Open(o.Out); !errors.Is(err, bundle.ErrNoBundle) {
 			t.Errorf("%s: a failed build left a bundle: %v", name, err)
 		}
+	}
+}
+
+// TestBadOptionsCostNothing: they are found before anything is touched.
+func TestBadOptionsCostNothing(t *testing.T) {
+	o := options(t, "amd64", packages("amd64"))
+	mustBuild(t, o)
+	o.KernelKind = "nonsense"
+	o.Fetch = nil // would panic
+	if _, err := Build(t.Context(), o); !errors.Is(err, ErrOptions) {
+		t.Fatalf("%v, want ErrOptions", err)
+	}
+	if _, err := bundle.Open(o.Out); err != nil {
+		t.Errorf("the bundle that was there: %v", err)
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	dir, here := guesttest.SmallDisk(t, 256<<10)
+	if !here {
+		return
+	}
+	ps := packages("amd64")
+	o := options(t, "amd64", ps)
+	big := append(guesttest.ELF{Machine: machines["amd64"]}.Bytes(), make([]byte, 1<<20)...)
+	o.Agent, o.Out = writeFile(t, big), filepath.Join(dir, "out")
+	_, err := Build(t.Context(), o)
+	if !errors.Is(err, nospace.Err) || !strings.HasPrefix(err.Error(), "no room on the disk: the guest bundle does not fit into "+o.Out) ||
+		!strings.Contains(err.Error(), "--out") {
+		t.Fatalf("got %v", err)
+	}
+	left, err := os.ReadDir(o.Out)
+	if err != nil || len(left) != 1 || left[0].Name() != kernelName {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

@@ -143,7 +143,11 @@ func (b *Bundle) verifyFile(ctx context.Context, f File, w io.Writer) error {
 	}
 	defer in.Close()
 	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(w, h), ctxReader{ctx, io.LimitReader(in, f.Bytes+1)})
+	out := &firstError{w: w}
+	n, err := io.Copy(io.MultiWriter(out, h), ctxReader{ctx, io.LimitReader(in, f.Bytes+1)})
+	if out.err != nil {
+		return out.err // about the copy: nothing is wrong with the bundle
+	}
 	if err != nil {
 		return fmt.Errorf("verify guest bundle: %s: %w", b.Path(f), err)
 	}
@@ -151,6 +155,20 @@ func (b *Bundle) verifyFile(ctx context.Context, f File, w io.Writer) error {
 		return fmt.Errorf("%w: %s has SHA-256 %s, expected %s; %s", ErrDamaged, b.Path(f), got, f.SHA256, fixHint)
 	}
 	return nil
+}
+
+// firstError keeps the error of a writer apart from others.
+type firstError struct {
+	w   io.Writer
+	err error
+}
+
+func (f *firstError) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	if err != nil && f.err == nil {
+		f.err = err
+	}
+	return n, err
 }
 
 // ctxReader ends a long copy when ctx does.

@@ -14,6 +14,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/pybox/pybox/guest/internal/guesttest"
+	"github.com/pybox/pybox/guest/nospace"
 )
 
 // newBundle makes a bundle of small files; seed makes it differ from others.
@@ -41,6 +44,33 @@ func newBundle(t testing.TB, seed string) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// TestInstallOnFullDisk: the disk is to blame, not the bundle.
+func TestInstallOnFullDisk(t *testing.T) {
+	home, here := guesttest.SmallDisk(t, 256<<10)
+	if !here {
+		return
+	}
+	_, err := Install(t.Context(), home, newBundle(t, strings.Repeat("x", 300<<10)))
+	if !errors.Is(err, nospace.Err) || errors.Is(err, ErrDamaged) {
+		t.Fatalf("%v, want %v", err, nospace.Err)
+	}
+	for _, want := range []string{"no room on the disk: the guest bundle needs 2 MiB", home, "PYBOX_HOME"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("it does not say %q: %v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "verify") {
+		t.Errorf("it speaks of verifying: %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(home, bundlesDir, tempPrefix+"*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	// The next one, that fits, goes in.
+	if _, err := Install(t.Context(), home, newBundle(t, "small")); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestOpenAndVerify(t *testing.T) {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/gofrs/flock"
 	"github.com/google/renameio/v2"
+
+	"github.com/pybox/pybox/guest/nospace"
 )
 
 // The layout of an installation below the state folder:
@@ -37,13 +39,16 @@ const (
 // name only when it is complete and on disk. All bundles but the current and
 // the previous one are removed. Where the same bundle is installed already, that
 // copy is verified in place; dir's contents are only read when it is damaged and
-// must be replaced. Errors match those of Open and Verify.
-func Install(ctx context.Context, home, dir string) (*Bundle, error) {
+// must be replaced. Errors match those of Open and Verify, or nospace.Err.
+func Install(ctx context.Context, home, dir string) (_ *Bundle, err error) {
 	src, err := Open(dir)
 	if err != nil {
 		return nil, err
 	}
 	base := filepath.Join(home, bundlesDir)
+	defer func() {
+		err = nospace.Explain(err, "the guest bundle", base, src.Manifest.size(), "choose a state folder on another disk with --home or PYBOX_HOME")
+	}()
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		return nil, fmt.Errorf("install guest bundle: %w", err)
 	}

@@ -143,6 +143,14 @@ func (m *Manifest) Files() []File {
 	return files
 }
 
+// size is the sum of all files' bytes.
+func (m *Manifest) size() (n int64) {
+	for _, f := range m.Files() {
+		n += f.Bytes
+	}
+	return n
+}
+
 // Validate reports the first rule that m breaks, as an ErrManifest.
 func (m *Manifest) Validate() error {
 	switch {

@@ -88,7 +88,7 @@ func TestArchiveKeys(t *testing.T) {
 	}
 }
 
-func newKey(t *testing.T) *openpgp.Entity {
+func newKey(t testing.TB) *openpgp.Entity {
 	t.Helper()
 	e, err := openpgp.NewEntity("test", "", "test@example.org", &packet.Config{
 		Algorithm: packet.PubKeyAlgoEdDSA, Time: func() time.Time { return testNow.AddDate(-1, 0, 0) }})
@@ -98,7 +98,7 @@ func newKey(t *testing.T) *openpgp.Entity {
 	return e
 }
 
-func sign(t *testing.T, key *openpgp.Entity, text string) []byte {
+func sign(t testing.TB, key *openpgp.Entity, text string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w, err := clearsign.Encode(&b, key.PrivateKey, &packet.Config{Time: func() time.Time { return testNow.Add(-time.Hour) }})
@@ -168,6 +168,57 @@ func FuzzParseRelease(f *testing.F) {
 		for p, r := range rel.Files {
 			if filepath.IsAbs(p) || r.Bytes < 0 || !isSHA256(r.SHA256) {
 				t.Fatalf("%q %+v", p, r)
+			}
+		}
+	})
+}
+
+// FuzzVerifyRelease: what a mirror sends, before and behind the signature check.
+func FuzzVerifyRelease(f *testing.F) {
+	key := newKey(f)
+	keys := openpgp.EntityList{key}
+	good := sign(f, key, releaseText)
+	f.Add(good)
+	f.Add(good[:len(good)/2])
+	f.Add(bytes.Replace(good, []byte("Hash:"), []byte("Hash: MD5,"), 1))
+	f.Add([]byte("-----BEGIN PGP SIGNED MESSAGE-----\n\nx\n-----BEGIN PGP SIGNATURE-----\n\n-----END PGP SIGNATURE-----\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		rel, err := VerifyRelease(b, keys, testNow)
+		switch {
+		case err == nil:
+			// Only this text was ever signed.
+			if rel.Codename != "trixie" || len(rel.Files) != 1 {
+				t.Fatalf("a forged release: %+v", rel)
+			}
+		case !errors.Is(err, ErrFormat) && !errors.Is(err, ErrSignature):
+			t.Fatal(err)
+		}
+	})
+}
+
+// FuzzIndex: a list of a mirror and the closure over it.
+func FuzzIndex(f *testing.F) {
+	for _, extra := range []string{"", "Depends: b (>= 1:2~), c | d (<< 3), e:any [amd64] <!x>", "Pre-Depends: a\nProvides: v (= 1), w",
+		"Depends: ${x}", "Depends: v, , w", "Depends: b (", "Depends: b [", "Depends: |"} {
+		f.Add([]byte(pkg("a", "1:1-1", extra) + pkg("b", "1:2~rc-1", "Depends: a") + pkg("c", "0", "Provides: v")))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		x := NewIndex()
+		if err := x.Add(ArchiveMain, bytes.NewReader(b)); err != nil {
+			if !errors.Is(err, ErrFormat) {
+				t.Fatal(err)
+			}
+			return
+		}
+		for name := range x.packages {
+			got, err := x.Closure([]string{name}, []string{"c"})
+			if err != nil {
+				continue
+			}
+			for i, p := range got {
+				if err := p.entry().validate(); err != nil || i > 0 && got[i-1].Name >= p.Name {
+					t.Fatalf("%+v: %v", p, err)
+				}
 			}
 		}
 	})

@@ -274,6 +274,14 @@ func isPoolPath(s string) bool {
 	return true
 }
 
+// SameReleases tells whether two locks were made from the same lists, by date and
+// digest.
+func SameReleases(a, b *Lock) bool {
+	return slices.EqualFunc(a.Releases, b.Releases, func(x, y LockedRelease) bool {
+		return x.Archive == y.Archive && x.Suite == y.Suite && x.SHA256 == y.SHA256 && x.Date.Equal(y.Date)
+	})
+}
+
 // Change is the difference of one package between two locks.
 type Change struct {
 	Set, Arch, Package string

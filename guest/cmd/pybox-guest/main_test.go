@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/guest/debian"
@@ -122,7 +123,8 @@ func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"nonsense"}, {"--nonsense"}, {"build"}, {"build", "--arch"}, {"install"}, {"verify", "a", "b"}, {"relock", "x"},
 		{"fetch", "root"}, {"fetch", "nothing", "amd64", "--lock", e.lock},
-		e.build(t.TempDir(), "--arch", "riscv64"), {"fetch", "root", "amd64", "--lock", e.lock, "--mirror", "/srv/debian"},
+		e.build(t.TempDir(), "--arch", "riscv64"), e.build(t.TempDir(), "--kernel-kind", "nonsense"),
+		e.build(t.TempDir(), "--protocol", "0"), e.build(t.TempDir(), "--agent-version", ""), {"fetch", "root", "amd64", "--lock", e.lock, "--mirror", "/srv/debian"},
 	} {
 		if _, errs := e.run(2, args...); !strings.Contains(errs, "--help") {
 			t.Errorf("%q: no hint at the help: %s", args, errs)
@@ -130,6 +132,55 @@ func TestUsage(t *testing.T) {
 	}
 	if out, _ := e.run(0, "--help"); !strings.Contains(out, "PYBOX_DEBIAN_MIRROR") || !strings.Contains(out, "relock") {
 		t.Errorf("help: %s", out)
+	}
+}
+
+// TestWriteLock: newer dates alone are recorded too, since they are what refuses a
+// mirror that goes back.
+func TestWriteLock(t *testing.T) {
+	e := newEnv(t)
+	read := func() *debian.Lock {
+		l, err := debian.ReadLock(e.lock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	date := time.Date(2026, 5, 1, 10, 0, 0, 0, time.UTC)
+	at := func(d time.Time, version string) *debian.Lock {
+		l := read()
+		l.Releases = []debian.LockedRelease{{Archive: debian.ArchiveMain, Suite: "trixie", Date: d, SHA256: strings.Repeat("a", 64)}}
+		l.Sets[0].Packages[0].Version = version
+		return l
+	}
+	for _, c := range []struct {
+		cur     *debian.Lock
+		says    string
+		written bool
+	}{
+		{at(date, "1"), "only the dates of the archive's lists moved:\n  trixie of 2026-05-01T10:00:00Z\n", true},
+		{at(date, "1"), "nothing changed; the lock file stays as it is", false},
+		{at(date.Add(time.Hour), "1"), "only the dates", true},
+		{at(date.Add(2*time.Hour), "2"), "crun 1 -> 2", true},
+	} {
+		old, before := read(), time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+		if err := os.Chtimes(e.lock, before, before); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := writeLock(&out, e.lock, old, c.cur); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), c.says) || strings.Contains(out.String(), "nothing changed") && c.written {
+			t.Errorf("got %q, want %q", &out, c.says)
+		}
+		st, err := os.Stat(e.lock)
+		if err != nil || st.ModTime().After(before) != c.written {
+			t.Errorf("%s: written %v, want %v (%v)", c.says, st.ModTime().After(before), c.written, err)
+		}
+		if !debian.SameReleases(read(), c.cur) {
+			t.Errorf("%s: the file has other dates", c.says)
+		}
 	}
 }
 

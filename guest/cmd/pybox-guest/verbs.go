@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/pybox/pybox/guest/build"
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/guest/debian"
+	"github.com/pybox/pybox/guest/nospace"
 )
 
 const defaultLock = "guest/debian.lock.json"
@@ -47,6 +49,9 @@ func newBuild() *cobra.Command {
 				fmt.Fprintf(c.ErrOrStderr(), "%-10s %6.2f s\n", name, took.Seconds())
 			}
 			b, err := build.Build(c.Context(), o)
+			if errors.Is(err, build.ErrOptions) {
+				return usageError{err}
+			}
 			if err != nil {
 				return err
 			}
@@ -186,8 +191,8 @@ func newRelock() *cobra.Command {
 		Long: `Bring the lock file up to the newest packages of Debian stable and its updates.
 
 The archive's signature is checked against keys that are part of PyBox, and a
-mirror that serves older lists than the locked ones is refused. Where no package
-changed, the file stays as it is.`,
+mirror that serves older lists than the locked ones is refused. That the lists are
+newer is recorded also where no package changed, so that no mirror can go back.`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error { return relock(c, &src) },
 	}
@@ -215,13 +220,26 @@ func relock(c *cobra.Command, src *sourceFlags) error {
 		return err
 	}
 	done()
+	return writeLock(c.OutOrStdout(), src.lock, old, cur)
+}
+
+// writeLock replaces old (nil: none) in file by cur unless they are the same, and
+// tells what changed.
+func writeLock(w io.Writer, file string, old, cur *debian.Lock) error {
 	changes := debian.Changes(old, cur)
 	for _, ch := range changes {
-		fmt.Fprintln(c.OutOrStdout(), ch)
+		fmt.Fprintln(w, ch)
 	}
-	if old != nil && len(changes) == 0 {
-		fmt.Fprintln(c.OutOrStdout(), "no package changed; the lock file stays as it is")
+	switch {
+	case old == nil || len(changes) > 0:
+	case debian.SameReleases(old, cur):
+		fmt.Fprintln(w, "nothing changed; the lock file stays as it is")
 		return nil
+	default:
+		fmt.Fprintln(w, "no package changed; only the dates of the archive's lists moved:")
+		for _, r := range cur.Releases {
+			fmt.Fprintf(w, "  %s of %s\n", r.Suite, r.Date.UTC().Format(time.RFC3339))
+		}
 	}
-	return cur.WriteFile(src.lock)
+	return nospace.Explain(cur.WriteFile(file), "the lock file", filepath.Dir(file), 0, "")
 }
