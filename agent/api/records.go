@@ -67,13 +67,14 @@ type TimerRecord struct {
 
 // AgentExit is the end of the agent.
 type AgentExit struct {
-	// AtNS is when PID 1 learnt of it, KilledNS when every box was killed.
+	// AtNS is when PID 1 learnt of it, KilledNS when it had killed every box
+	// for the last time, or had failed to: see Detail.
 	AtNS     int64 `json:"at_ns"`
 	KilledNS int64 `json:"killed_ns"`
 	// Code is the exit code, -1 after a signal. Signal is 0 without one.
 	Code   int `json:"code"`
 	Signal int `json:"signal"`
-	// Detail is the error of a kill that the kernel refused.
+	// Detail says why not every box may be dead; empty when they are.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -187,8 +188,11 @@ func SendRecords(conn net.Conn, r *Records, timeout time.Duration) error {
 		return fmt.Errorf("send the records: %w", err)
 	}
 	var ack [1]byte
-	if _, err := io.ReadFull(conn, ack[:]); err != nil || ack[0] != recordsAck {
+	if _, err := io.ReadFull(conn, ack[:]); err != nil {
 		return fmt.Errorf("send the records: no acknowledgement: %w", err)
+	}
+	if ack[0] != recordsAck {
+		return fmt.Errorf("send the records: acknowledged with %#02x, want %#02x", ack[0], recordsAck)
 	}
 	return nil
 }

@@ -1,16 +1,18 @@
 // Package cgroup does the few things that PID 1 and the agent of the guest do to
-// cgroup v2 directories: make them, switch controllers on, kill. File names and
-// values are those of the kernel's Documentation/admin-guide/cgroup-v2.rst. It
-// reads no counters.
+// cgroup v2 directories: make them, switch controllers on, kill, see whether
+// somebody is left. File names and values are those of the kernel's
+// Documentation/admin-guide/cgroup-v2.rst. It reads no counters.
 package cgroup
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // MaxPath bounds a path that CheckPath accepts, in bytes.
@@ -109,6 +111,10 @@ func (d *Dir) Kill() error {
 	return nil
 }
 
+// killPoll is how often KillWait looks. The kernel tells of a change with
+// poll(2) too, but dying takes microseconds and happens once.
+const killPoll = time.Millisecond
+
 // maxEntries bounds what KillTree reads of a directory: control files (about
 // 60) and children.
 const maxEntries = 4096
@@ -135,6 +141,49 @@ func (d *Dir) KillTree() error {
 		}
 	}
 	return nil
+}
+
+// Populated tells whether a process lives in d or below ("populated" of
+// cgroup.events). One that was killed does until it has left the kernel; a
+// zombie does not. It fails with ErrGone when the cgroup is gone.
+func (d *Dir) Populated() (bool, error) {
+	f, err := d.root.Open("cgroup.events")
+	if err != nil {
+		return false, fmt.Errorf("read cgroup.events: %w", gone(err))
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, 4096))
+	if err != nil {
+		return false, fmt.Errorf("read cgroup.events: %w", gone(err))
+	}
+	for line := range strings.Lines(string(b)) {
+		switch strings.TrimSpace(line) {
+		case "populated 0":
+			return false, nil
+		case "populated 1":
+			return true, nil
+		}
+	}
+	return false, fmt.Errorf("read cgroup.events: no line \"populated\" in %.100q", b)
+}
+
+// KillWait is Kill, and waits until nobody is left in d or below. It fails when
+// somebody is after timeout.
+func (d *Dir) KillWait(timeout time.Duration) error {
+	if err := d.Kill(); err != nil {
+		return err
+	}
+	deadline := time.Now().Add(timeout)
+	for {
+		populated, err := d.Populated()
+		if err != nil || !populated {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes are left %v after their kill", timeout)
+		}
+		time.Sleep(killPoll)
+	}
 }
 
 // File returns a new open file of the directory, for clone3(2) with

@@ -2,10 +2,12 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // fake makes a directory that looks like a cgroup.
@@ -74,6 +76,44 @@ func TestKillTreeLiftsTheLimitsOfChildren(t *testing.T) {
 		if c := read(t, dir, n, "cpu.max"); c != "max" {
 			t.Errorf("cpu.max of %s: %q", n, c)
 		}
+	}
+}
+
+func TestPopulated(t *testing.T) {
+	dir := fake(t)
+	d := open(t, dir)
+	if _, err := d.Populated(); !errors.Is(err, ErrGone) {
+		t.Errorf("without cgroup.events: %v, want ErrGone", err)
+	}
+	for text, want := range map[string]string{
+		"populated 0\nfrozen 0\n": "false <nil>",
+		"frozen 0\npopulated 1\n": "true <nil>",
+		"frozen 0\n":              "no line",
+		"populated 01\n":          "no line",
+		"unpopulated 0\n":         "no line",
+		"":                        "no line",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.events"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		populated, err := d.Populated()
+		if got := fmt.Sprint(populated, err); !strings.Contains(got, want) || (err != nil) != (want == "no line") {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
+// Somebody who does not die is an error, and in time.
+func TestKillWaitGivesUp(t *testing.T) {
+	dir := fake(t)
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.events"), []byte("populated 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(t, dir).KillWait(10 * time.Millisecond); err == nil || !strings.Contains(err.Error(), "are left") {
+		t.Errorf("with a process that stays: %v", err)
+	}
+	if k := read(t, dir, "cgroup.kill"); k != "1" {
+		t.Errorf("cgroup.kill %q", k)
 	}
 }
 

@@ -113,6 +113,25 @@ func TestKernelKillTree(t *testing.T) {
 	}
 }
 
+func TestKernelKillWait(t *testing.T) {
+	dir := kernelTree(t)
+	d := open(t, dir)
+	if populated, err := d.Populated(); populated || err != nil {
+		t.Errorf("empty: populated %v, %v", populated, err)
+	}
+	cmd := startIn(t, dir)
+	if populated, err := d.Populated(); !populated || err != nil {
+		t.Errorf("with a process: populated %v, %v", populated, err)
+	}
+	if err := d.KillWait(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if populated, err := d.Populated(); populated || err != nil {
+		t.Errorf("after the kill: populated %v, %v", populated, err)
+	}
+	waitKilled(t, cmd)
+}
+
 func TestKernelKillOfARemovedCgroup(t *testing.T) {
 	dir := kernelTree(t)
 	parent := open(t, dir)

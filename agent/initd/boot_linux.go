@@ -37,10 +37,7 @@ func Main() {
 		os.Exit(2)
 	}
 	stayUp()
-	err := boot(c, started)
-	// The guest is of no use: better no machine than one that never answers.
-	(&supervisor{console: c, killSystem: func() error { return nil }, powerOff: powerOff}).
-		end(fmt.Sprintf("cannot start: %v; powering off", err))
+	refuse(c, boot(c, started), powerOff)
 }
 
 // stayUp makes PID 1 small, and deaf to signals. Go installs handlers for most
@@ -112,7 +109,7 @@ func newSupervisor(c *console.Console, tree *cgroups) (*supervisor, error) {
 		timers:     t,
 		records:    newRecords(strings.TrimSpace(string(id)), boottime.Now, t),
 		killBoxes:  tree.boxes.KillTree,
-		killSystem: tree.system.Kill,
+		killSystem: func() error { return tree.system.KillWait(systemTimeout) },
 		powerOff:   powerOff,
 		linger:     recordsLinger,
 		off:        make(chan string, 1),

@@ -57,10 +57,12 @@ func enable(d *cgroup.Dir) error {
 	return nil
 }
 
-// holdQuota gives one empty cgroup a CPU limit for good. The first limit in a
-// kernel patches a branch of the scheduler (the static key __cfs_bandwidth_used)
-// and the last one that goes patches it back: it happens once, now, while
-// nothing else runs, and not around every run.
+// holdQuota gives one empty cgroup a CPU limit for good. In a kernel with
+// CONFIG_JUMP_LABEL (Debian's has it, our own is built without) the first limit
+// patches the scheduler's code, the static key __cfs_bandwidth_used, and the last
+// one that goes patches it back: with this one it happens once, now, while
+// nothing else runs, and not around every run. Without it the key is a counter,
+// and this costs one cgroup.
 func holdQuota(pybox *cgroup.Dir) (err error) {
 	d, err := pybox.Make("quota")
 	if err != nil {

@@ -67,6 +67,9 @@ var sysctls = []struct{ name, value string }{
 	{"net.core.bpf_jit_harden", "2"},
 	// Boxes' user namespaces are made by root, which this does not concern.
 	{"kernel.unprivileged_userns_clone", "0"},
+	// Tracing is for CAP_SYS_PTRACE, which crun has and no box: a program in a
+	// box cannot trace even its own children. The kernel's command line already
+	// asks for 1, which holds under another init too.
 	{"kernel.yama.ptrace_scope", "2"},
 	{"kernel.io_uring_disabled", "2"},
 	{"kernel.kexec_load_disabled", "1"},

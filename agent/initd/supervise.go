@@ -2,13 +2,13 @@ package initd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"syscall"
 	"time"
 
 	"github.com/pybox/pybox/agent/api"
-	"github.com/pybox/pybox/agent/console"
 	"github.com/pybox/pybox/agent/control"
 )
 
@@ -16,16 +16,29 @@ const (
 	// recordsLinger is how long the records stay readable after the agent died.
 	recordsLinger = 2 * time.Second
 	// flushTimeout bounds the wait for the console before the power goes.
-	flushTimeout = 200 * time.Millisecond
+	flushTimeout = time.Second
+	// refusalTimeout is that wait when the guest cannot start: the line on the
+	// console is then all that anybody gets, and nothing is held up.
+	refusalTimeout = 5 * time.Second
+	// systemTimeout is how long the processes of the agent's cgroup may take to
+	// die once they are killed.
+	systemTimeout = time.Second
 )
+
+// lines is what is used of console.Console.
+type lines interface {
+	Printf(format string, args ...any)
+	Flush(context.Context) error
+}
 
 // supervisor is what PID 1 does once the guest is up: it waits for the end of
 // the agent or for the request to power off.
 type supervisor struct {
-	console *console.Console
+	console lines
 	timers  *timers
 	records *records
-	// killBoxes kills every box; killSystem kills the agent and its helpers.
+	// killBoxes kills every box. killSystem kills the agent and its helpers and
+	// returns when they are gone, or with an error.
 	killBoxes, killSystem func() error
 	// powerOff ends the machine; it does not return, except in tests.
 	powerOff func()
@@ -70,34 +83,50 @@ func (s *supervisor) run(agent <-chan syscall.WaitStatus) {
 		s.agentEnded(status)
 	case reason := <-s.off:
 		_ = s.killBoxes()
-		s.end("powering off: " + reason)
+		s.end("powering off: "+reason, flushTimeout)
 	}
 }
 
 // agentEnded does what must follow the agent's death, the boxes first: nobody
-// is left who would watch them.
+// is left who would watch them. What was just starting a box in the agent's
+// cgroup may move it among the boxes after that, so once it is gone they are
+// killed again, and only that counts.
 func (s *supervisor) agentEnded(status syscall.WaitStatus) {
 	at := s.timers.now()
-	err := s.killBoxes()
-	_ = s.killSystem()
+	_ = s.killBoxes()
+	systemErr := s.killSystem()
+	err := errors.Join(systemErr, s.killBoxes())
 	exit := agentExit(status)
 	exit.AtNS, exit.KilledNS = int64(at), int64(s.timers.now())
 	exit.Detail = detailOf(err)
 	s.records.agentEnded(exit)
-	s.console.Printf("pybox: the agent ended (%s); every box was killed; powering off", describe(status))
+	outcome := "every box was killed"
+	if err != nil {
+		outcome = fmt.Sprintf("NOT every box could be killed: %v", err)
+	}
+	s.console.Printf("pybox: the agent ended (%s); %s; powering off", describe(status), outcome)
 	select {
 	case <-s.records.read:
 	case <-time.After(s.linger):
 	}
-	s.end("")
+	s.end("", flushTimeout)
 }
 
-func (s *supervisor) end(line string) {
+// refuse ends a guest that cannot start: better no machine than one that never
+// answers.
+func refuse(c lines, why error, powerOff func()) {
+	(&supervisor{console: c, killSystem: func() error { return nil }, powerOff: powerOff}).
+		end(fmt.Sprintf("cannot start: %v; powering off", why), refusalTimeout)
+}
+
+// end switches the power off once line, and what came before it, is on the
+// console or flush is over.
+func (s *supervisor) end(line string, flush time.Duration) {
 	if line != "" {
 		s.console.Printf("pybox: %s", line)
 	}
 	_ = s.killSystem()
-	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), flush)
 	defer cancel()
 	_ = s.console.Flush(ctx)
 	s.powerOff()

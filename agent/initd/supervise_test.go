@@ -2,18 +2,19 @@ package initd
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pybox/pybox/agent/api"
-	"github.com/pybox/pybox/agent/boottime"
-	"github.com/pybox/pybox/agent/console"
 	"github.com/pybox/pybox/agent/control"
 )
 
@@ -40,111 +41,240 @@ type rig struct {
 	screen *screen
 	agent  chan syscall.WaitStatus
 	done   chan struct{} // closed when run has returned
-	off    chan string   // what happened, in order
+
+	mu     sync.Mutex
+	events []string
+	// systemTakes is how long the agent's cgroup takes to die.
+	systemTakes time.Duration
+	// boxesErr is what each kill of the boxes gives, the last one again and
+	// again; systemErr that of the agent's cgroup.
+	boxesErr  []error
+	systemErr error
 }
 
+// Printf and Flush make the rig its own console, without a goroutine of its own:
+// it is used in bubbles.
+func (r *rig) Printf(format string, args ...any) { fmt.Fprintf(r.screen, format+"\n", args...) }
+func (r *rig) Flush(context.Context) error       { return nil }
+func (r *rig) note(event string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, event)
+}
+func (r *rig) happened() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.events, ", ")
+}
+func (r *rig) start() { go func() { defer close(r.done); r.run(r.agent) }() }
+
+// newRig gives a rig that is not started.
 func newRig(t *testing.T, linger time.Duration) *rig {
 	t.Helper()
-	r := &rig{screen: new(screen), agent: make(chan syscall.WaitStatus, 1), done: make(chan struct{}), off: make(chan string, 16)}
-	tm := newTimers(new(fakeBoxes).Open, boottime.Now)
+	r := &rig{screen: new(screen), agent: make(chan syscall.WaitStatus, 1), done: make(chan struct{})}
+	tm := newTest(new(fakeBoxes))
 	r.supervisor = &supervisor{
-		console: console.New(r.screen), timers: tm, records: newRecords(bootID, boottime.Now, tm),
-		killBoxes:  func() error { r.off <- "boxes killed"; return errors.New("busy") },
-		killSystem: func() error { r.off <- "system killed"; return nil },
-		powerOff:   func() { r.off <- "power off" },
+		console: r, timers: tm, records: newRecords(bootID, tm.now, tm),
+		killBoxes: func() error {
+			r.note("boxes killed")
+			if len(r.boxesErr) == 0 {
+				return nil
+			}
+			err := r.boxesErr[0]
+			if len(r.boxesErr) > 1 {
+				r.boxesErr = r.boxesErr[1:]
+			}
+			return err
+		},
+		killSystem: func() error { r.note("system killed"); time.Sleep(r.systemTakes); return r.systemErr },
+		powerOff:   func() { r.note("power off") },
 		linger:     linger, off: make(chan string, 1),
 	}
-	go func() { defer close(r.done); r.run(r.agent) }()
 	return r
 }
 
-func (r *rig) wait(t *testing.T) []string {
+// wait waits for the power to go off and gives what happened, in order.
+func (r *rig) wait(t *testing.T) string {
 	t.Helper()
 	select {
 	case <-r.done:
 	case <-time.After(10 * time.Second):
 		t.Fatal("the power is still on")
 	}
-	close(r.off)
-	var all []string
-	for s := range r.off {
-		all = append(all, s)
-	}
-	return all
+	return r.happened()
 }
 
-// readRecords serves the records and reads them as the host does.
-func (r *rig) readRecords(t *testing.T) *api.Records {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- r.records.serve(l) }()
-	defer func() {
-		_ = l.Close()
-		if err := <-served; !errors.Is(err, net.ErrClosed) {
-			t.Error(err)
-		}
-	}()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	records, err := api.ReadRecords(t.Context(), conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return records
+// readRecords serves one connection to the records and reads them as the host
+// does.
+func (r *rig) readRecords(ctx context.Context) (*api.Records, error) {
+	host, guest := net.Pipe()
+	answered := make(chan struct{})
+	go func() { defer close(answered); r.records.answer(guest) }()
+	records, err := api.ReadRecords(ctx, host)
+	<-answered
+	return records, err
 }
 
-const killedBySignal9 = syscall.WaitStatus(9)
+const (
+	killedBySignal9 = syscall.WaitStatus(9)
+	exitCode1       = syscall.WaitStatus(1 << 8)
 
-// When the agent dies, the boxes die first, then the record can be read, and
-// reading it is what switches the power off.
+	deathInOrder = "boxes killed, system killed, boxes killed"
+	offInOrder   = deathInOrder + ", system killed, power off"
+)
+
+// When the agent dies the boxes die: at once, and again when nobody is left who
+// could have moved another process among them. The record says how it ended.
 func TestAgentDeathKillsBoxesAndKeepsTheRecord(t *testing.T) {
-	r := newRig(t, time.Hour)
-	r.agent <- killedBySignal9
-	<-r.records.ended
-	select {
-	case <-r.done:
-		t.Fatal("the power went off before the record was read")
-	default:
-	}
-	records := r.readRecords(t)
-	if a := records.Agent; a == nil || a.Signal != 9 || a.Code != -1 || a.Detail != "busy" || a.AtNS > a.KilledNS {
-		t.Errorf("record %+v", records.Agent)
-	}
-	if got := strings.Join(r.wait(t), ", "); got != "boxes killed, system killed, system killed, power off" {
-		t.Errorf("in order: %s", got)
-	}
-	if s := r.screen.String(); !strings.Contains(s, "pybox: the agent ended (signal 9, killed); every box was killed; powering off\n") {
-		t.Errorf("the console says %q", s)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, time.Minute)
+		r.boxesErr = []error{errors.New("only the second one counts"), nil}
+		r.systemTakes = time.Second
+		r.start()
+		r.agent <- killedBySignal9
+		time.Sleep(r.systemTakes)
+		synctest.Wait()
+		if got := r.happened(); got != deathInOrder {
+			t.Errorf("before the record is read: %s", got)
+		}
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if got := r.happened(); got != deathInOrder {
+			t.Errorf("while the record can be read: %s", got)
+		}
+		records, err := r.readRecords(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := records.Agent; a == nil || a.Signal != 9 || a.Code != -1 || a.Detail != "" || a.KilledNS-a.AtNS != int64(r.systemTakes) {
+			t.Errorf("record %+v", records.Agent)
+		}
+		// Reading it is what switches the power off, well before the time.
+		time.Sleep(r.systemTakes)
+		synctest.Wait()
+		if got := r.happened(); got != offInOrder {
+			t.Errorf("after the record was read: %s", got)
+		}
+		if s := r.screen.String(); s != "pybox: the agent ended (signal 9, killed); every box was killed; powering off\n" {
+			t.Errorf("the console says %q", s)
+		}
+	})
 }
 
-// Nobody needs to read the record for the power to go off.
+// Nobody needs to read the record for the power to go off, but there is time to.
 func TestAgentDeathEndsWithoutAReader(t *testing.T) {
-	r := newRig(t, 10*time.Millisecond)
-	r.agent <- 1 << 8 // exit code 1
-	r.wait(t)
-	if a := r.records.snapshot().Agent; a == nil || a.Code != 1 || a.Signal != 0 {
-		t.Errorf("record %+v", a)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, recordsLinger)
+		r.start()
+		r.agent <- exitCode1
+		time.Sleep(recordsLinger - 1)
+		synctest.Wait()
+		if got := r.happened(); got != deathInOrder {
+			t.Errorf("just before the time is over: %s", got)
+		}
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		if got := r.happened(); got != offInOrder {
+			t.Errorf("when the time is over: %s", got)
+		}
+		if a := r.records.snapshot().Agent; a == nil || a.Code != 1 || a.Signal != 0 {
+			t.Errorf("record %+v", a)
+		}
+	})
+}
+
+// A kill that failed is not called one that went well, neither on the console
+// nor in the record.
+func TestAgentDeathSaysWhenBoxesMayLive(t *testing.T) {
+	for name, c := range map[string]struct{ boxes, system error }{
+		"the boxes": {errors.New("device busy"), nil},
+		// What lives there may still start one.
+		"the agent's cgroup": {nil, errors.New("device busy")},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, time.Second)
+			r.boxesErr, r.systemErr = []error{nil, c.boxes}, c.system
+			r.start()
+			r.agent <- exitCode1
+			<-r.done
+			if s := r.screen.String(); s != "pybox: the agent ended (exit code 1); NOT every box could be killed: device busy; powering off\n" {
+				t.Errorf("%s: the console says %q", name, s)
+			}
+			if a := r.records.snapshot().Agent; a == nil || a.Detail != "device busy" {
+				t.Errorf("%s: record %+v", name, a)
+			}
+		})
 	}
 }
 
 // A reader that comes between the agent's death and its being known waits.
 func TestReaderWaitsForTheAgentsEnd(t *testing.T) {
-	r := newRig(t, time.Hour)
-	close(r.records.leaving)
-	read := make(chan *api.Records, 1)
-	go func() { read <- r.readRecords(t) }()
-	r.agent <- killedBySignal9
-	if records := <-read; records.Agent == nil {
-		t.Error("the record has no end of the agent")
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, time.Hour)
+		r.start()
+		close(r.records.leaving)
+		type answer struct {
+			records *api.Records
+			err     error
+		}
+		read := make(chan answer, 1)
+		go func() {
+			records, err := r.readRecords(t.Context())
+			read <- answer{records, err}
+		}()
+		time.Sleep(exitTimeout - 1)
+		synctest.Wait()
+		select {
+		case a := <-read:
+			t.Fatalf("an answer before the end is known: %+v, %v", a.records, a.err)
+		default:
+		}
+		r.agent <- killedBySignal9
+		if a := <-read; a.err != nil || a.records.Agent == nil {
+			t.Errorf("the record has no end of the agent: %+v, %v", a.records, a.err)
+		}
+		<-r.done
+	})
+}
+
+// slowScreen takes a while for what is printed on it.
+type slowScreen struct {
+	screen
+	takes time.Duration
+	shown bool
+}
+
+func (s *slowScreen) Printf(format string, args ...any) { fmt.Fprintf(s, format, args...) }
+
+func (s *slowScreen) Flush(ctx context.Context) error {
+	select {
+	case <-time.After(s.takes):
+		s.shown = true
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	r.wait(t)
+}
+
+// Why a guest cannot start gets through a slow console, and a dead one does not
+// keep the machine.
+func TestRefusalReachesTheConsole(t *testing.T) {
+	for takes, want := range map[time.Duration]struct {
+		shown bool
+		after time.Duration
+	}{
+		3 * time.Second: {true, 3 * time.Second},
+		time.Hour:       {false, refusalTimeout},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			start, s := time.Now(), &slowScreen{takes: takes}
+			off := time.Duration(-1)
+			refuse(s, errors.New("no controllers"), func() { off = time.Since(start) })
+			if s.shown != want.shown || off != want.after || s.String() != "pybox: cannot start: no controllers; powering off" {
+				t.Errorf("a console that takes %v: shown %v, off after %v: %q", takes, s.shown, off, s.String())
+			}
+		})
+	}
 }
 
 func pair(t *testing.T) (agent, pid1 net.Conn) {
@@ -171,6 +301,7 @@ func pair(t *testing.T) (agent, pid1 net.Conn) {
 func TestTheAgentDrivesTheTimers(t *testing.T) {
 	agent, pid1 := pair(t)
 	r := newRig(t, 0)
+	r.start()
 	served := make(chan struct{})
 	go func() { defer close(served); r.serve(pid1) }()
 	c := control.NewClient(agent)
@@ -192,7 +323,7 @@ func TestTheAgentDrivesTheTimers(t *testing.T) {
 	if err := c.PowerOff("done"); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(r.wait(t), ", "); got != "boxes killed, system killed, power off" {
+	if got := r.wait(t); got != "boxes killed, system killed, power off" {
 		t.Errorf("in order: %s", got)
 	}
 	if s := r.screen.String(); s != "pybox: powering off: done\n" {

@@ -192,20 +192,61 @@ func TestTimerRecordsHowTheKillWent(t *testing.T) {
 	}
 }
 
-// A disarm in the very moment of the firing gives one answer that holds: either
-// the box was killed and disarm says so, or it was not.
+// A disarm in the very moment of the firing gives one answer that holds, also
+// when every callback has run: "fired" is one kill, "disarmed" is none.
 func TestDisarmRacesWithFire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timers = 50 // at a time: no record of them is forgotten
+		b := new(fakeBoxes)
+		tm := newTest(b)
+		for round := range 20 {
+			var said [timers]control.Status
+			var wg sync.WaitGroup
+			id := func(i int) string { return fmt.Sprint("r", round, "-", i) }
+			for i := range timers {
+				if s := tm.arm(id(i), id(i), time.Second); s != control.StatusOK {
+					t.Fatal(s)
+				}
+				wg.Go(func() {
+					time.Sleep(time.Second) // to the very moment
+					said[i], _ = tm.disarm(id(i))
+				})
+			}
+			wg.Wait()
+			synctest.Wait()
+			for i, s := range said {
+				want, ok := map[control.Status]int{control.StatusOK: 0, control.StatusFired: 1}[s]
+				if got := b.kills(id(i)); !ok || got != want {
+					t.Errorf("disarm of %s said %v, and it was killed %d times", id(i), s, got)
+				}
+			}
+		}
+		if n := b.opened(); n != 0 {
+			t.Errorf("%d cgroups stay open", n)
+		}
+	})
+}
+
+// A callback that had started when its timer was disarmed kills nothing, also
+// when its id is in use again.
+func TestLateCallbackOfADisarmedTimer(t *testing.T) {
 	b := new(fakeBoxes)
 	tm := newTest(b)
-	for i := range 500 {
-		id := fmt.Sprint("r", i)
-		tm.arm(id, id, time.Microsecond)
-		s, _ := tm.disarm(id)
-		if s != control.StatusOK && s != control.StatusFired {
+	for _, again := range []bool{false, true} {
+		tm.arm("x", "old", time.Hour)
+		old := tm.byID["x"]
+		if s, _ := tm.disarm("x"); s != control.StatusOK {
 			t.Fatal(s)
 		}
-		if s == control.StatusOK && b.kills(id) != 0 {
-			t.Errorf("%s was disarmed and killed", id)
+		if again {
+			tm.arm("x", "new", time.Hour)
 		}
+		tm.fire("x", old)
+		if b.kills("old") != 0 || b.kills("new") != 0 || len(snapshot(t, tm).Timers) != 0 {
+			t.Errorf("id in use again %v: old killed %d times, new %d times", again, b.kills("old"), b.kills("new"))
+		}
+	}
+	if s, _ := tm.disarm("x"); s != control.StatusOK {
+		t.Errorf("the new timer: %v", s)
 	}
 }
