@@ -21,15 +21,10 @@ import (
 	"github.com/pybox/pybox/agent/initd"
 )
 
-const (
-	// versionsFile has the versions of what runs boxes: lines "name version",
-	// written when the root image is built. Asking the programs themselves
-	// would delay the hello by their start.
-	versionsFile = "etc/pybox/versions"
-	// powerOffTimeout is how long PID 1 may take before the agent itself
-	// switches the guest off.
-	powerOffTimeout = 3 * time.Second
-)
+// versionsFile has the versions of what runs boxes: lines "name version",
+// written when the root image is built. Asking the programs themselves would
+// delay the hello by their start.
+const versionsFile = "etc/pybox/versions"
 
 // Main is the agent. It returns an exit code, at which PID 1 ends every box and
 // the guest; an agent that is well never returns.
@@ -80,25 +75,13 @@ func run(c *console.Console, version string, started time.Duration) error {
 	case reason := <-service.PoweringOff():
 		cancel() // calls in progress, the one that asked too, get their answers
 		<-failed
-		return powerOff(pid1, reason)
+		return powerOff(pid1.PowerOff, switchOff, reason)
 	}
 }
 
-// powerOff has PID 1 kill every box and switch the guest off, or does the latter
-// itself when PID 1 does not. It returns only when nothing helped.
-func powerOff(pid1 *control.Client, reason string) error {
-	reason = strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, reason)
-	err := pid1.PowerOff(reason[:min(len(reason), control.MaxReason)])
-	if err == nil {
-		time.Sleep(powerOffTimeout) // the machine ends meanwhile
-		err = errors.New("PID 1 did not switch the guest off")
-	}
-	return errors.Join(err, os.NewSyscallError("reboot", unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)))
+// switchOff ends the machine without PID 1.
+func switchOff() error {
+	return os.NewSyscallError("reboot", unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF))
 }
 
 // controlChannel opens what PID 1 left at initd.ControlFD, and keeps it from
