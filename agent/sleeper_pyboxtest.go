@@ -7,12 +7,21 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"time"
 
+	"github.com/pybox/pybox/agent/cgroup"
 	"github.com/pybox/pybox/agent/initd"
 )
 
-// Sleeper is the name under which the binary only waits to be killed.
-const Sleeper = "pybox-sleeper"
+const (
+	// Sleeper is the name under which the binary only waits to be killed.
+	Sleeper = "pybox-sleeper"
+	// Resumer is the name under which it wakes the agent, see Resume.
+	Resumer = "pybox-resumer"
+)
+
+// hangLimit bounds how long an agent is left stopped.
+const hangLimit = time.Minute
 
 // startSleeper starts a process that waits, in a new cgroup among the boxes.
 func startSleeper(name string) error {
@@ -33,4 +42,38 @@ func startSleeper(name string) error {
 	}
 	go func() { _ = cmd.Wait() }()
 	return nil
+}
+
+// startResumer starts Resume beside the agent.
+func startResumer(name string) error {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{Resumer, name}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go func() { _ = cmd.Wait() }()
+	return nil
+}
+
+// Resume waits until no process of the box os.Args[1] lives, or hangLimit, and
+// then continues its parent, the agent, which is stopped.
+func Resume() int {
+	for end := time.Now().Add(hangLimit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if populated, err := boxPopulated(os.Args[1]); err != nil || !populated {
+			break
+		}
+	}
+	if syscall.Kill(os.Getppid(), syscall.SIGCONT) != nil {
+		return 1
+	}
+	return 0
+}
+
+func boxPopulated(name string) (bool, error) {
+	d, err := cgroup.Open(filepath.Join(initd.BoxesCgroup, name))
+	if err != nil {
+		return false, err
+	}
+	defer d.Close()
+	return d.Populated()
 }

@@ -3,9 +3,11 @@
 package agent
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +15,17 @@ import (
 	"github.com/pybox/pybox/agent/api"
 	"github.com/pybox/pybox/agent/control"
 )
+
+// want compares got with what the request wants.
+func want(r *http.Request, got string, err error) error {
+	if err != nil {
+		return err
+	}
+	if want := r.URL.Query().Get("want"); got != want {
+		return fmt.Errorf("it is %q, want %q", got, want)
+	}
+	return nil
+}
 
 // handleTests adds what end-to-end tests need to break the guest from within.
 func handleTests(s *api.Server, pid1 *control.Client) {
@@ -24,7 +37,17 @@ func handleTests(s *api.Server, pid1 *control.Client) {
 		}))
 	}
 	handle("crash-init", func(*http.Request) error { return pid1.Crash() })
-	handle("hang-agent", func(*http.Request) error { return unix.Kill(os.Getpid(), unix.SIGSTOP) })
+	// The agent stops until the box "until" is dead.
+	handle("hang-agent", func(r *http.Request) error {
+		if err := startResumer(r.URL.Query().Get("until")); err != nil {
+			return err
+		}
+		if err := unix.Kill(os.Getpid(), unix.SIGSTOP); err != nil {
+			return err
+		}
+		<-r.Context().Done() // this thread may be the last to stop: it must not answer
+		return r.Context().Err()
+	})
 	handle("kill-agent", func(*http.Request) error { return unix.Kill(os.Getpid(), unix.SIGKILL) })
 	// A cgroup with a process that sleeps, and a timer on it.
 	handle("arm", func(r *http.Request) error {
@@ -37,5 +60,16 @@ func handleTests(s *api.Server, pid1 *control.Client) {
 			return err
 		}
 		return pid1.Arm(name, name, time.Duration(ms)*time.Millisecond)
+	})
+	// Whether the cgroup "name" has a live process is "want".
+	handle("populated", func(r *http.Request) error {
+		populated, err := boxPopulated(r.URL.Query().Get("name"))
+		return want(r, strconv.FormatBool(populated), err)
+	})
+	// The sysctl "name" is "want".
+	handle("sysctl", func(r *http.Request) error {
+		name := strings.ReplaceAll(r.URL.Query().Get("name"), ".", "/")
+		b, err := readBounded(os.DirFS("/proc/sys"), name, 4096)
+		return want(r, strings.Join(strings.Fields(string(b)), " "), err)
 	})
 }

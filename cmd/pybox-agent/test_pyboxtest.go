@@ -13,4 +13,5 @@ func addTestPrograms(m map[string]func() int) {
 		time.Sleep(time.Hour)
 		return 0
 	}
+	m[agent.Resumer] = agent.Resume
 }
