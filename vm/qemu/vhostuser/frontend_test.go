@@ -188,6 +188,31 @@ func openFDs(t testing.TB) int {
 	return len(d)
 }
 
+// A file of huge pages can be sealed, but where their pool is empty the first
+// touch of it is a SIGBUS.
+func TestMemoryOfHugePages(t *testing.T) {
+	const size = 1 << 30 // a multiple of every size of huge pages; nothing is allocated
+	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB)
+	if err != nil {
+		t.Skipf("no huge pages: %v", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
+		t.Fatal(err)
+	}
+	g := newFrontEnd(t)
+	g.negotiate()
+	if g.try(reqSetMemTable, memTable(regionSpec{guest: guestBase, size: size, user: userBase}), fd) {
+		t.Error("accepted")
+	}
+	if err := checkMemoryFile(fd, size); !errors.Is(err, errMemoryFile) {
+		t.Errorf("%v", err)
+	}
+}
+
 // What cannot be answered ends the conversation with an error that says why.
 func TestServeEndsOnRubbish(t *testing.T) {
 	head := func(req, flags, size uint32) []byte {

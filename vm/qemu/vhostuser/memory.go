@@ -76,8 +76,8 @@ func (s regionSpec) check() error {
 	return nil
 }
 
-// mapRegion maps one region after making sure that touching it can never be a
-// SIGBUS: its file is long enough, and sealed so that it stays so.
+// mapRegion maps one region after making sure that the front end cannot turn a
+// touch of it into a SIGBUS; see checkMemoryFile.
 func mapRegion(s regionSpec, fd int) (region, error) {
 	if err := checkMemoryFile(fd, s.offset+s.size); err != nil {
 		return region{}, err
@@ -96,14 +96,29 @@ func mapRegion(s regionSpec, fd int) (region, error) {
 
 // errMemoryFile tells what to do, since a changed QEMU command line is the only
 // way to get there.
-var errMemoryFile = errors.New("guest memory must be a sealed memory file (memory-backend-memfd with share=on and seal=on)")
+var errMemoryFile = errors.New("guest memory must be a sealed memory file of ordinary pages (memory-backend-memfd with share=on, seal=on and hugetlb=off)")
 
+// checkMemoryFile makes sure that a mapping of the file up to end is backed by
+// it for ever, and that a page which is not there yet can be had wherever this
+// process gets memory at all:
+//
+//   - A touch beyond the file's end is a SIGBUS: the file must be long enough and
+//     sealed against shrinking. (Growing does no harm, nor do holes.)
+//   - A hole in a file of huge pages is a SIGBUS when their pool is empty, and
+//     one in a tmpfs of limited size when that is full. The first is told by the
+//     file system's type; the second cannot be sealed, only files of
+//     memfd_create(2) can, and the tmpfs inside the kernel that they are in has
+//     no limit (mm/shmem.c, SB_KERNMOUNT).
 func checkMemoryFile(fd int, end uint64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fmt.Errorf("stat: %w", err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return fmt.Errorf("statfs: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || fs.Type != unix.TMPFS_MAGIC {
 		return errMemoryFile
 	}
 	// F_GET_SEALS is defined for memory files only (fcntl(2)). The seal first,
