@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/pybox/pybox/vm"
 )
@@ -35,6 +36,9 @@ const (
 	maxResets = 1024
 	// firstPort is where local ports start. They only have to be unique.
 	firstPort = 1 << 30
+	// closeLimit is how long eventfds may take to close. They do at once unless
+	// the front end works against it.
+	closeLimit = time.Second
 )
 
 // ErrTooManyConns is returned by Dial when the device has as many connections
@@ -63,6 +67,7 @@ type Device struct {
 	mem              memory
 	queues           [numQueues]virtqueue
 	watchers         sync.WaitGroup // goroutines that wait for kicks
+	retired          retired        // eventfds to be closed once the lock is free
 	scratch          chain
 	ready            chan struct{} // closed while the guest's driver runs the rings
 
@@ -104,21 +109,20 @@ type Stats struct {
 }
 
 // monitor is the device's lock. Interrupts that became due under it are sent
-// once it is released: that batches them, and keeps a system call, or a front
-// end that makes one block, out of the lock.
+// once it is released, which batches them.
 type monitor struct {
 	sync.Mutex
-	due [numQueues]*eventfd
+	due [numQueues]*call
 }
 
 // Unlock releases the lock and interrupts the guest where that is due.
 func (m *monitor) Unlock() {
 	due := m.due
-	m.due = [numQueues]*eventfd{}
+	m.due = [numQueues]*call{}
 	m.Mutex.Unlock()
-	for _, e := range due {
-		if e != nil {
-			e.signal()
+	for _, c := range due {
+		if c != nil {
+			c.signal()
 		}
 	}
 }
@@ -513,49 +517,50 @@ func (d *Device) begin() bool {
 	return true
 }
 
-// die ends the device: nothing of the front end is left in use afterwards.
-func (d *Device) die() {
+// die ends the device: nothing of the front end is left in use afterwards, but
+// for what errCallStuck says.
+func (d *Device) die() error {
 	d.mu.Lock()
 	close(d.dead)
 	for i := range d.queues {
 		q := &d.queues[i]
 		d.stopQueue(q)
-		if q.call != nil {
-			q.call.closeSignaller()
-			q.call = nil
-		}
+		d.retired.call(q.call)
+		q.call = nil
 	}
 	for _, c := range d.conns {
 		c.end(errGone)
 	}
 	d.senders, d.resets = fifo[*conn]{}, fifo[header]{}
 	d.mem.unmap()
+	retired := d.takeRetired()
 	d.mu.Unlock()
+	err := retired.close(closeLimit)
 	d.watchers.Wait()
+	return err
+}
+
+// takeRetired is called under the lock; the caller closes what it gets after it.
+func (d *Device) takeRetired() retired {
+	r := d.retired
+	d.retired = retired{}
+	return r
 }
 
 // startQueue takes over the eventfd of the driver's kicks.
-func (d *Device) startQueue(q *virtqueue, kick *eventfd) {
-	if q.kick != nil {
-		q.kick.closeWaiter()
-	}
-	q.kick, q.started = kick, true
+func (d *Device) startQueue(q *virtqueue, k *kick) {
+	d.retired.kick(q.kick)
+	q.kick, q.started = k, true
 	if d.features&featProtocolFeatures == 0 { // no SET_VRING_ENABLE will come
 		q.enabled = true
 	}
-	d.watchers.Go(func() {
-		for kick.wait() == nil {
-			d.wakeWorker()
-		}
-	})
+	d.watchers.Go(func() { k.watch(d.wakeWorker) })
 	d.ringsChanged()
 }
 
 func (d *Device) stopQueue(q *virtqueue) {
-	if q.kick != nil {
-		q.kick.closeWaiter()
-		q.kick = nil
-	}
+	d.retired.kick(q.kick)
+	q.kick = nil
 	q.started, q.broken, q.placed = false, false, false
 	q.unmapRings()
 	d.ringsChanged()

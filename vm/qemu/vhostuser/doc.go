@@ -23,14 +23,27 @@
 //
 // QEMU is trusted a little more: it holds the guest's memory anyway and is
 // confined, but it may have been taken over by its guest. So its messages are
-// bounded and checked, and its descriptors too: guest memory must be a memory
-// file at least as long as what it claims and sealed against shrinking
-// (F_SEAL_SHRINK, which QEMU's memory-backend-memfd sets unless told seal=off),
-// because touching a mapping beyond the end of its file is a SIGBUS for this
-// whole process. What is left to a hostile QEMU: O_NONBLOCK is a flag of the open file
-// that both sides share, so a QEMU that clears it and fills the counter of an
-// interrupt's eventfd holds up the goroutine that signals it, which never has
-// the device's lock then.
+// bounded and checked, and its descriptors too. Guest memory must be a file of
+// memfd_create(2), of ordinary pages, at least as long as what it claims and
+// sealed against shrinking (F_SEAL_SHRINK, which QEMU's memory-backend-memfd sets
+// unless told seal=off): a page of a mapping that its file cannot provide is a
+// SIGBUS for this whole process. Eventfds are open files that both sides share,
+// O_NONBLOCK included, so nothing that matters ever reads or writes one.
+//
+// What is left to a hostile QEMU, or guest:
+//
+//   - Guest memory that was never used before is allocated, and charged to the
+//     memory cgroup, when it is touched, and this device may be the one that
+//     touches it. Up to the size of the guest's memory may so be charged to this
+//     process's cgroup rather than QEMU's: give it that room, or its limit's OOM
+//     killer may strike here. Where the kernel refuses to overcommit
+//     (vm.overcommit_memory=2) and all is committed, such a touch is a SIGBUS; a
+//     Go program does not get through that state anyhow, as its heap cannot grow.
+//   - A QEMU that refills the counter of an interrupt's eventfd all the time, with
+//     O_NONBLOCK cleared, can hold up the goroutine that interrupts its own guest,
+//     and nothing else. When it also holds up the end of that goroutine, Serve
+//     says so after a second, and the goroutine ends with QEMU (before Linux 5.8:
+//     perhaps never).
 //
 // # Bounds
 //

@@ -6,94 +6,216 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// eventfd is one that came from the front end (eventfd(2)). Its methods may be
-// called from several goroutines, those that close included.
-type eventfd struct {
-	f       *os.File
-	raw     syscall.RawConn
-	closing atomic.Bool
-}
+// The front end's eventfds (eventfd(2)) are open files that both sides share,
+// O_NONBLOCK included: whoever reads or writes one may block for as long as the
+// front end likes, since no check before the call holds until it. So a kick is
+// never read or written, and a call is written only by a goroutine of its own.
 
 var errNotEventfd = errors.New("not a non-blocking eventfd")
 
-// newEventfd takes over fd, also when it fails.
-//
-// The file must be non-blocking already, as QEMU makes it: the flag belongs to
-// the open file that both sides share, so it is not ours to change, and only a
-// non-blocking file can be waited for in Go's poller, where closing ends the wait.
-func newEventfd(fd int, name string) (*eventfd, error) {
+// checkEventfd refuses what is not a non-blocking eventfd, as QEMU makes them.
+func checkEventfd(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("%s: stat: %w", name, err)
+		return fmt.Errorf("stat: %w", err)
 	}
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("%s: get flags: %w", name, err)
+		return fmt.Errorf("get flags: %w", err)
 	}
 	// The anonymous inode of an eventfd has no file type; a pipe, a socket or
 	// a file has one.
 	if st.Mode&unix.S_IFMT != 0 || flags&unix.O_NONBLOCK == 0 {
-		unix.Close(fd)
-		return nil, fmt.Errorf("%s: %w", name, errNotEventfd)
+		return errNotEventfd
 	}
-	f := os.NewFile(uintptr(fd), name)
+	return nil
+}
+
+// kick is an eventfd that the driver's notifications come through.
+type kick struct {
+	f   *os.File
+	raw syscall.RawConn
+}
+
+// newKick takes over fd, also when it fails.
+func newKick(fd int) (*kick, error) {
+	if err := checkEventfd(fd); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("kick: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "vsock-kick")
 	raw, err := f.SyscallConn()
 	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("%s: %w", name, err)
+		_ = f.Close()
+		return nil, fmt.Errorf("kick: %w", err)
 	}
-	return &eventfd{f: f, raw: raw}, nil
+	return &kick{f: f, raw: raw}, nil
 }
 
-// signal adds one to the counter. A counter that is full is signalled already,
-// and a closed eventfd needs no signal, so nothing here is an error.
-func (e *eventfd) signal() {
-	one := [8]byte{1}
-	_ = e.raw.Write(func(fd uintptr) bool {
-		_, _ = unix.Write(int(fd), one[:])
-		return true
+// watch calls f at once and after every notification, several at a time taken
+// together, until the kick is closed. f must not block.
+//
+// Go's poller is edge-triggered and every write to an eventfd is an edge,
+// whatever the counter (epoll(7), EPOLLET), so there is no need to read it. The
+// vhost of the kernel leaves the counter alone too.
+func (k *kick) watch(f func()) {
+	_ = k.raw.Read(func(uintptr) bool {
+		f()
+		return false
 	})
 }
 
-// wait blocks until the counter is not zero and clears it. It fails once the
-// eventfd is closed. Only one goroutine may wait.
-func (e *eventfd) wait() error {
-	if e.closing.Load() {
-		return os.ErrClosed
+// close ends watch. It does not block.
+func (k *kick) close() { _ = k.f.Close() }
+
+// drainInterval is how long a call that was closed may take to end before it is
+// helped to, and how often it is helped.
+const drainInterval = 10 * time.Millisecond
+
+// call is an eventfd that the guest is interrupted through.
+type call struct {
+	fd   int
+	due  chan struct{} // holds one: what comes before it is taken is the same interrupt
+	quit chan struct{}
+	done chan struct{} // closed when nobody writes any more
+}
+
+// newCall takes over fd, also when it fails.
+func newCall(fd int) (*call, error) {
+	if err := checkEventfd(fd); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("call: %w", err)
 	}
-	var b [8]byte
-	_, err := e.f.Read(b[:])
-	return err
+	c := &call{fd: fd, due: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	go c.run()
+	return c, nil
 }
 
-// closeWaiter closes an eventfd that wait may be waiting for, and ends the wait.
-func (e *eventfd) closeWaiter() {
-	// Should the front end have cleared O_NONBLOCK, the wait sits in read(2),
-	// which only a signal ends. The flag keeps it from going back there.
-	e.closing.Store(true)
-	e.signal()
-	_ = e.f.Close()
+// signal sees to it that the counter goes up. It never blocks, and does nothing
+// once the call is closed.
+func (c *call) signal() {
+	select {
+	case c.due <- struct{}{}:
+	default:
+	}
 }
 
-// closeSignaller closes an eventfd that is only signalled.
-func (e *eventfd) closeSignaller() {
-	// Should the front end have cleared O_NONBLOCK and filled the counter, a
-	// signal sits in write(2), which only a read ends.
-	_ = e.raw.Read(func(fd uintptr) bool {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		if n, err := unix.Poll(p, 0); err == nil && n == 1 {
-			var b [8]byte
-			_, _ = unix.Read(int(fd), b[:])
+func (c *call) run() {
+	defer close(c.done)
+	for {
+		select {
+		case <-c.due:
+			c.add()
+		case <-c.quit:
+			return
 		}
-		return true
-	})
-	_ = e.f.Close()
+	}
+}
+
+// add adds one to the counter. One that is full is signalled already, so no
+// outcome is an error. It blocks while the front end, having cleared O_NONBLOCK,
+// keeps the counter full.
+func (c *call) add() {
+	if full(c.fd) {
+		return
+	}
+	one := [8]byte{1}
+	_, _ = unix.Write(c.fd, one[:])
+}
+
+// full tells whether one more does not fit into the counter.
+func full(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && (n == 0 || p[0].Revents&unix.POLLOUT == 0)
+}
+
+// close ends the call, which nobody may signal for something new any more. The
+// channel is closed when the goroutine is gone and the descriptor is closed:
+// soon, unless the front end fills the counter again and again. Against one that
+// is gone itself it always succeeds.
+func (c *call) close() <-chan struct{} {
+	close(c.quit)
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		t := time.NewTicker(drainInterval)
+		defer t.Stop()
+		for {
+			select {
+			case <-c.done:
+				_ = unix.Close(c.fd)
+				return
+			case <-t.C:
+				c.drain()
+			}
+		}
+	}()
+	return gone
+}
+
+// drain makes room in a counter that is full: it lets a write that is stuck in
+// the kernel go on. One that is not full holds up nobody and may hold an
+// interrupt that QEMU has yet to see.
+func (c *call) drain() {
+	if !full(c.fd) {
+		return
+	}
+	// RWF_NOWAIT, which eventfds know since Linux 5.8, does what O_NONBLOCK
+	// does, but for this call alone. The front end may have been here first.
+	var b [8]byte
+	_, _ = unix.Preadv2(c.fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT)
+}
+
+// errCallStuck is the front end's fault: no other one races for the counter.
+var errCallStuck = fmt.Errorf("%w: it keeps the counter of an interrupt full and its eventfd blocking", errFrontEnd)
+
+// retired are eventfds that went out of use. They are closed without the
+// device's lock, so that whatever happens there holds up nobody else.
+type retired struct {
+	kicks []*kick
+	calls []*call
+}
+
+func (r *retired) kick(k *kick) {
+	if k != nil {
+		r.kicks = append(r.kicks, k)
+	}
+}
+
+func (r *retired) call(c *call) {
+	if c != nil {
+		r.calls = append(r.calls, c)
+	}
+}
+
+// close closes all of them. It waits at most for limit; what the front end holds
+// up beyond that, errCallStuck, ends when the front end does.
+func (r *retired) close(limit time.Duration) error {
+	for _, k := range r.kicks {
+		k.close()
+	}
+	var gone []<-chan struct{}
+	for _, c := range r.calls {
+		gone = append(gone, c.close())
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	for _, g := range gone {
+		select {
+		case <-g:
+		case <-t.C:
+			return errCallStuck
+		}
+	}
+	return nil
 }

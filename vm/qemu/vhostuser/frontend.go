@@ -108,17 +108,37 @@ func (m *message) want(bytes, fds int) error {
 }
 
 // Serve speaks vhost-user with one front end over c until the connection ends,
-// ctx ends, or the front end sends what it must not. It closes c. Afterwards
+// ctx ends, or the front end does what it must not. It closes c. Afterwards
 // the device is dead: connections end, Dial and WaitReady fail with vm.ErrEnded,
-// the guest's memory is unmapped and no goroutine is left. It returns nil when
-// the front end closed the connection, and ctx's error when that ended it. A
-// device serves once.
+// the guest's memory is unmapped and no goroutine is left. (A front end that
+// works against the end of the goroutine that interrupts its guest is reported
+// after a second, and that goroutine ends with the front end's process.)
+//
+// It returns nil when the front end closed the connection, ctx's error when that
+// ended it, and in any case what the front end did wrong, if that ended it: the
+// caller should end such a front end. A device serves once.
 func (d *Device) Serve(ctx context.Context, c *net.UnixConn) error {
 	defer c.Close()
 	if !d.begin() {
 		return errors.New("vhost-user vsock: the device has been served before")
 	}
-	defer d.die()
+	err := d.run(ctx, c)
+	if end := d.die(); end != nil && !errors.Is(err, errFrontEnd) {
+		err = end
+	}
+	switch {
+	case errors.Is(err, errFrontEnd):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return nil
+	}
+	return err
+}
+
+// run works for the guest while it converses with the front end.
+func (d *Device) run(ctx context.Context, c *net.UnixConn) error {
 	done, idle := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(idle)
@@ -127,15 +147,7 @@ func (d *Device) Serve(ctx context.Context, c *net.UnixConn) error {
 	defer func() { close(done); <-idle }()
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-
-	err := d.converse(c)
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return nil
-	}
-	return err
+	return d.converse(c)
 }
 
 func (d *Device) converse(c *net.UnixConn) error {
@@ -237,12 +249,18 @@ func parseFDs(oob []byte) ([]int, error) {
 func (d *Device) answer(m *message) ([]byte, error) {
 	defer m.closeFDs()
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	body, err := d.handle(m)
+	acks := d.protocolFeatures&protoReplyAck != 0
+	retired := d.takeRetired()
+	d.mu.Unlock()
+	// Waiting for the end of the old ones bounds how many a front end can make.
+	if err := retired.close(closeLimit); err != nil {
+		return nil, err
+	}
 	if err != nil {
 		err = fmt.Errorf("%w: request %d: %w", errFrontEnd, m.request, err)
 	}
-	if body == nil && m.flags&flagNeedReply != 0 && d.protocolFeatures&protoReplyAck != 0 {
+	if body == nil && m.flags&flagNeedReply != 0 && acks {
 		ack := uint64(0) // vhost-user.rst, "VHOST_USER_PROTOCOL_F_REPLY_ACK"
 		if err != nil {
 			ack = 1
@@ -498,28 +516,26 @@ func (d *Device) setVringKick(q *virtqueue, m *message) error {
 	if len(m.fds) == 0 {
 		return errors.New("polling is not supported")
 	}
-	kick, err := newEventfd(m.takeFD(0), "vsock-kick")
+	k, err := newKick(m.takeFD(0))
 	if err != nil {
 		return err
 	}
-	d.startQueue(q, kick)
+	d.startQueue(q, k)
 	return nil
 }
 
 func (d *Device) setVringCall(q *virtqueue, m *message) error {
-	var call *eventfd
+	var c *call
 	if len(m.fds) == 1 {
 		var err error
-		if call, err = newEventfd(m.takeFD(0), "vsock-call"); err != nil {
+		if c, err = newCall(m.takeFD(0)); err != nil {
 			return err
 		}
 	}
-	if q.call != nil {
-		q.call.closeSignaller()
-	}
-	q.call = call
-	if call != nil && q.started {
-		d.mu.due[q.index] = call // nothing may be lost between two eventfds
+	d.retired.call(q.call)
+	q.call = c
+	if q.started {
+		d.mu.due[q.index] = c // nothing may be lost between two eventfds
 	}
 	return nil
 }

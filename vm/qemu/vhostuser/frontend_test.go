@@ -5,11 +5,9 @@ package vhostuser
 import (
 	"errors"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -314,41 +312,4 @@ func TestWithoutProtocolFeatures(t *testing.T) {
 	}
 	g.fillRx()
 	g.pair(7)
-}
-
-// A front end that clears O_NONBLOCK and stops the counters cannot keep Serve
-// from ending.
-func TestFrontEndClearsNonblock(t *testing.T) {
-	g := newGuest(t)
-	g.pair(7)
-	for _, fd := range []int{g.rx.kickRaw, g.tx.kickRaw, g.rx.callRaw, g.tx.callRaw} {
-		if err := unix.SetNonblock(fd, false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, r := range []*driverRing{g.rx, g.tx} {
-		r.notify() // the next wait sits in read(2)
-	}
-	g.sock.SetDeadline(time.Now().Add(testWait))
-	g.get(reqGetFeatures, nil)
-	g.powerOff()
-}
-
-func TestSignalOfAFullCounterDoesNotBlock(t *testing.T) {
-	fd, f := eventFile(t)
-	defer f.Close()
-	full := le.AppendUint64(nil, 1<<64-2)
-	if _, err := f.Write(full); err != nil {
-		t.Fatal(err)
-	}
-	e, err := newEventfd(fd, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.signal()
-	e.closeSignaller()
-	e.signal() // of a closed one: nothing
-	if err := e.wait(); !errors.Is(err, os.ErrClosed) && !errors.Is(err, net.ErrClosed) {
-		t.Errorf("wait: %v", err)
-	}
 }

@@ -52,7 +52,8 @@ type virtqueue struct {
 
 	started, enabled, broken bool
 
-	kick, call *eventfd
+	kick *kick
+	call *call
 }
 
 // live tells whether the queue may be processed (vhost-user.rst, "Ring states").
