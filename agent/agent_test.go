@@ -85,7 +85,7 @@ func TestServiceAnswersTheHost(t *testing.T) {
 	if r, err := c.Status(ctx, connect.NewRequest(&agentv1.StatusRequest{})); err != nil || r.Msg.GetMemTotalBytes() != 2<<20 {
 		t.Errorf("Status: %v, %v", r, err)
 	}
-	if clock, err := c.PushTime(ctx, 0); err != nil || !clock.Stepped {
+	if clock, err := c.PushTime(ctx); err != nil || !clock.Stepped {
 		t.Errorf("PushTime: %+v, %v", clock, err)
 	}
 	if _, err := c.PowerOff(ctx, connect.NewRequest(&agentv1.PowerOffRequest{Reason: "test"})); err != nil {

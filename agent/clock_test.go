@@ -125,7 +125,7 @@ func (l *oneConn) Addr() net.Addr { return l.conn.LocalAddr() }
 
 func (r *clockRig) push(t *testing.T) api.Clock {
 	t.Helper()
-	c, err := r.client.PushTime(t.Context(), 0)
+	c, err := r.client.PushTime(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

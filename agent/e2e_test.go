@@ -204,7 +204,7 @@ func testClock(t *testing.T, c *api.Client) {
 	}
 	push := func() api.Clock {
 		t.Helper()
-		clk, err := c.PushTime(bounded(t), 0)
+		clk, err := c.PushTime(bounded(t))
 		if err != nil {
 			t.Fatal(err)
 		}

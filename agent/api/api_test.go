@@ -135,7 +135,7 @@ func TestCallsOverOneConnection(t *testing.T) {
 	if m.GetBootId() != bootID || m.GetRuntimeVersions()["crun"] != "1.21-1" {
 		t.Errorf("hello is %v", m)
 	}
-	clock, err := c.PushTime(t.Context(), 0)
+	clock, err := c.PushTime(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

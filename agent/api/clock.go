@@ -34,9 +34,8 @@ type Clock struct {
 // step it when it is off by more than StepThreshold beyond the bound of the
 // comparison. A slow call is repeated at once, up to twice, and the comparison
 // with the least bound counts; the guest is given the comparison and not a time
-// of arrival, so that no delay on the way sets its clock wrong. The duration is
-// not used: what an earlier call took says nothing of this one.
-func (c *Client) PushTime(ctx context.Context, _ time.Duration) (Clock, error) {
+// of arrival, so that no delay on the way sets its clock wrong.
+func (c *Client) PushTime(ctx context.Context) (Clock, error) {
 	best, err := c.measure(ctx)
 	if err != nil {
 		return Clock{}, err

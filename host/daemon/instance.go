@@ -39,10 +39,9 @@ type instance struct {
 	// readAgentExit before the machine is stopped.
 	agentExit string
 
-	mu        sync.Mutex
-	clock     *api.Clock
-	roundTrip time.Duration
-	guest     api.Guest // the last readings
+	mu    sync.Mutex
+	clock *api.Clock
+	guest api.Guest // the last readings
 }
 
 // boot verifies the bundle, starts the machine and waits for its agent. On a
@@ -227,17 +226,13 @@ func (i *instance) keepTime(ctx context.Context, log *slog.Logger) {
 }
 
 func (i *instance) pushTime(ctx context.Context, log *slog.Logger) {
-	i.mu.Lock()
-	last := i.roundTrip
-	i.mu.Unlock()
-	c, err := i.client.PushTime(ctx, last)
+	c, err := i.client.PushTime(ctx)
 	if err != nil {
 		log.Warn("could not give the guest the time", "error", err) // shows in the status as an old reading
 		return
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.roundTrip = c.RoundTrip
 	i.clock = &api.Clock{OffsetMS: ms(c.Offset), BoundMS: ms(c.Bound), Stepped: c.Stepped, MeasuredAt: time.Now()}
 }
 
