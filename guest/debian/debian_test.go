@@ -224,6 +224,35 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
+// TestClosureIsBounded: without the bound this takes minutes.
+func TestClosureIsBounded(t *testing.T) {
+	x := testIndex(t, pkg("a", "1", "Depends: "+strings.Repeat("x", maxLineBytes-100)))
+	if _, err := x.Closure([]string{"a"}, nil); !errors.Is(err, ErrFormat) {
+		t.Errorf("%v, want ErrFormat", err)
+	}
+}
+
+// FuzzClosure gets past the list's format to the relations in it. No input may
+// take long: relock runs on whatever a mirror sends until the digest is known.
+func FuzzClosure(f *testing.F) {
+	for _, c := range [][2]string{{"b (>= 1:2~), c | d (<< 3)", "v (= 1), w"}, {"e:any [amd64] <!x>", ""}, {"v, , w", "v"},
+		{"${x}", ","}, {"b (", "("}, {"b [", "b ["}, {"|", "|"}, {"b (>= ", ""}, {"b <", ""}} {
+		f.Add(c[0], c[1])
+	}
+	f.Fuzz(func(t *testing.T, depends, provides string) {
+		clean := func(s string) string { return strings.NewReplacer("\n", " ", "\r", " ").Replace(s) }
+		x := NewIndex()
+		list := pkg("a", "1", "Depends: "+clean(depends)) + pkg("b", "1:2-1", "Provides: "+clean(provides))
+		if err := x.Add(ArchiveMain, strings.NewReader(list)); err != nil {
+			if !errors.Is(err, ErrFormat) {
+				t.Fatal(err)
+			}
+			return
+		}
+		_, _ = x.Closure([]string{"a"}, nil)
+	})
+}
+
 // pkg is a paragraph of a package list.
 func pkg(name, version, extra string) string {
 	sum := sha256.Sum256([]byte(name + version))

@@ -13,8 +13,11 @@ import (
 
 // Bounds of a package index (trixie: 68,000 packages, 57 MB of text).
 const (
-	maxPackages   = 500_000
-	MaxIndexBytes = 512 << 20 // uncompressed
+	maxPackages = 500_000
+	// maxDependsBytes bounds the relations of one package, over whose words
+	// their parser takes quadratic time.
+	maxDependsBytes = 64 << 10
+	MaxIndexBytes   = 512 << 20 // uncompressed
 )
 
 // Package is one version of a binary package in an archive.
@@ -160,6 +163,9 @@ func (c *closure) take(p *Package) {
 }
 
 func (c *closure) resolve(p *Package) error {
+	if len(p.depends) > maxDependsBytes {
+		return formatErr("%d bytes of dependencies, at most %d", len(p.depends), maxDependsBytes)
+	}
 	deps, err := dependency.Parse(p.depends)
 	if err != nil {
 		return formatErr("%v", err)
