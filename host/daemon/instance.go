@@ -274,27 +274,40 @@ func (i *instance) powerOff(o stopOrder, log *slog.Logger) error {
 	return i.machine.Kill()
 }
 
-// readAgentExit asks PID 1 how the agent ended.
+// readAgentExit asks PID 1 how the agent ended. A connection can be seen to end
+// before PID 1 has seen the agent end, so an answer without it is asked for again.
 func (i *instance) readAgentExit(ctx context.Context, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	conn, err := i.machine.Dial(ctx, agentapi.RecordsPort)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		r, err := readRecords(ctx, i.machine)
+		switch {
+		case err != nil:
+			log.Debug("no records of PID 1", "error", err)
+			return
+		case r.Agent != nil:
+			i.agentExit = fmt.Sprintf("the agent in the guest exited with code %d", r.Agent.Code)
+			if r.Agent.Signal != 0 {
+				i.agentExit = fmt.Sprintf("the agent in the guest was ended by signal %d", r.Agent.Signal)
+			}
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func readRecords(ctx context.Context, m vm.Machine) (*agentapi.Records, error) {
+	conn, err := m.Dial(ctx, agentapi.RecordsPort)
 	if err != nil {
-		log.Debug("no records of PID 1", "error", err)
-		return
+		return nil, err
 	}
-	r, err := agentapi.ReadRecords(ctx, conn)
-	if err != nil {
-		log.Debug("no records of PID 1", "error", err)
-		return
-	}
-	if r.Agent == nil {
-		return
-	}
-	i.agentExit = fmt.Sprintf("the agent in the guest exited with code %d", r.Agent.Code)
-	if r.Agent.Signal != 0 {
-		i.agentExit = fmt.Sprintf("the agent in the guest was ended by signal %d", r.Agent.Signal)
-	}
+	return agentapi.ReadRecords(ctx, conn)
 }
 
 func factsOf(m vm.Machine) vm.Facts {

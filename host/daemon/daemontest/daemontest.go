@@ -38,7 +38,7 @@ type Agent struct {
 	Silent, Stubborn, Mute bool
 	// Deaf, when it returns true, keeps a status from being answered.
 	Deaf func() bool
-	// Exit is what PID 1 records of the agent.
+	// Exit is what PID 1 records of the agent, from its second answer on.
 	Exit *agentapi.AgentExit
 
 	// Guest is the machine and Cancel ends the agent's server, once it runs.
@@ -108,12 +108,16 @@ func (a *Agent) Program(ctx context.Context, g *vmtest.FakeGuest) error {
 }
 
 func (a *Agent) serveRecords(l net.Listener) {
-	for {
+	for n := 0; ; n++ {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		agentapi.SendRecords(c, &agentapi.Records{Schema: agentapi.RecordsSchema, BootID: BootID, NowNS: 2, Timers: []agentapi.TimerRecord{}, Agent: a.Exit}, time.Second)
+		r := &agentapi.Records{Schema: agentapi.RecordsSchema, BootID: BootID, NowNS: 2, Timers: []agentapi.TimerRecord{}}
+		if n > 0 {
+			r.Agent = a.Exit
+		}
+		agentapi.SendRecords(c, r, time.Second)
 		c.Close()
 	}
 }
