@@ -58,7 +58,7 @@ func start(c *cobra.Command, h *home.Home, do func(context.Context, func(api.Sta
 	s, err := do(c.Context(), func(s api.Status) { line.show(startLine(s, time.Since(began))) })
 	line.clear()
 	if c.Context().Err() != nil {
-		return errors.New("interrupted; a VM that was starting goes on: 'pybox vm status' shows it, 'pybox vm stop' ends it")
+		return errInterrupted
 	}
 	if err != nil {
 		return err
@@ -117,6 +117,9 @@ func vmStop() *cobra.Command {
 				return err
 			}
 			end, err := ctl.Stop(c.Context(), r)
+			if c.Context().Err() != nil {
+				return errInterrupted
+			}
 			if err != nil {
 				return err
 			}

@@ -31,7 +31,7 @@ var (
 	ErrNoBundle = errors.New("no guest bundle")
 )
 
-const fixHint = "run `pybox-guest build` and `pybox-guest install` (or `make demo`) to make and install a whole one"
+const fixHint = "run 'make install-bundle' in PyBox's source to make and install a whole one"
 
 // verifyParallel is how many files are hashed at once.
 const verifyParallel = 4

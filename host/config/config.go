@@ -71,12 +71,12 @@ func Default() Config {
 // Load reads the file at path; a missing one is an empty one. getenv is os.Getenv.
 func Load(path string, getenv func(string) string) (Config, error) {
 	c := Default()
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err == nil {
 		defer f.Close()
 		err = c.read(f)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, errNone) {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
 	if a := getenv("PYBOX_ACCEL"); a != "" {
@@ -86,6 +86,25 @@ func Load(path string, getenv func(string) string) (Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// errNone: there is no file at all.
+var errNone = errors.New("no such file")
+
+// open opens a regular file. A link that leads nowhere is a mistake and not a
+// missing file, and a FIFO would wait for a writer.
+func open(path string) (*os.File, error) {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, errNone
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: not a regular file", ErrInvalid)
+	}
+	return os.Open(path)
 }
 
 func (c *Config) read(r io.Reader) error {
@@ -139,6 +158,9 @@ func explain(err error) error {
 	var de *toml.DecodeError
 	if errors.As(err, &de) {
 		line, _ := de.Position()
+		if strings.Contains(de.Error(), "cannot decode TOML") { // names Go types
+			return fmt.Errorf("%w: line %d: %s is not given the kind of value that it takes", ErrInvalid, line, strings.Join(de.Key(), "."))
+		}
 		return fmt.Errorf("%w: line %d: %w", ErrInvalid, line, de)
 	}
 	return fmt.Errorf("%w: %w", ErrInvalid, err)

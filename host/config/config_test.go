@@ -56,7 +56,7 @@ func TestLoadNamesTheFault(t *testing.T) {
 		"[vm]\nmemory = \"536870913\"":     "whole number of MiB",
 		"[vm]\ncpus = 0":                   "cpus",
 		"[vm]\ncpus = 65":                  "cpus",
-		"[vm]\ncpus = \"two\"":             "line 2",
+		"[vm]\ncpus = \"two\"":             "line 2: vm.cpus is not given the kind",
 		"[vm]\naccel = \"hvf\"":            `"hvf"`,
 		"[vm]\nidle_stop = \"-1s\"":        "duration",
 		"[vm]\nidle_stop = -5":             "duration",
@@ -72,6 +72,14 @@ func TestLoadNamesTheFault(t *testing.T) {
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), say) {
 			t.Errorf("%.40q: got %v, want ErrInvalid that says %q", text, err, say)
 		}
+	}
+	dangling := filepath.Join(t.TempDir(), "config.toml")
+	os.Symlink("nowhere", dangling)
+	if _, err := Load(dangling, env(nil)); err == nil {
+		t.Error("a link that leads nowhere counts as no file")
+	}
+	if _, err := Load(t.TempDir(), env(nil)); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a folder: %v", err)
 	}
 	if _, err := Load(write(t, ""), env(map[string]string{"PYBOX_ACCEL": "fast"})); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "PYBOX_ACCEL") {
 		t.Errorf("PYBOX_ACCEL=fast: %v", err)

@@ -52,9 +52,36 @@ func (c *Controller) Status(ctx context.Context) (api.Status, error) {
 	defer cancel()
 	s, err := c.Client().Status(ctx)
 	if errors.Is(err, api.ErrNoDaemon) || errors.Is(err, api.ErrHungUp) {
-		return c.stopped(), nil
+		return c.quiet(ctx)
 	}
 	return s, silent(err)
+}
+
+// quiet is the status when nobody answers on the socket: that of a stopped VM,
+// unless somebody holds the lock. A daemon that starts or ends does so for a moment.
+func (c *Controller) quiet(ctx context.Context) (api.Status, error) {
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		if free, err := c.Home.Unlocked(); free || err != nil {
+			return c.stopped(), err
+		}
+		if s, err := c.Client().Status(ctx); err == nil {
+			return s, nil
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return api.Status{}, c.unreachable()
+		}
+	}
+}
+
+// unreachable describes a daemon that lives and cannot be asked.
+func (c *Controller) unreachable() error {
+	d, _ := c.Home.Daemon()
+	return fmt.Errorf("a daemon (pid %d) owns %s but nobody answers at its socket %s (was the file removed?): 'pybox vm stop --force' ends it and the VM",
+		d.PID, c.Home.Dir(), c.Home.Socket())
 }
 
 // silent turns a deadline of ours into a sentence.
@@ -69,7 +96,14 @@ var errSilent = errors.New("the daemon does not answer")
 
 func (c *Controller) stopped() api.Status {
 	s := api.Status{State: api.StateStopped, Version: c.Version, Daemon: api.Daemon{Home: c.Home.Dir(), Socket: c.Home.Socket()}}
-	if e, err := c.lastEnd(); err == nil {
+	e, err := c.lastEnd()
+	if d, derr := c.Home.Daemon(); derr == nil && !d.Alive() && d.PID != e.PID && d.StartedAt.After(e.At) {
+		// The last daemon left no word: it was killed, or the host went down.
+		e = api.End{At: d.StartedAt, PID: d.PID, By: "host", Started: true,
+			Reason: fmt.Sprintf("daemon %d, started then, ended without a record (killed, or the host went down)", d.PID)}
+		err = nil
+	}
+	if err == nil && !e.At.IsZero() {
 		s.LastEnd, s.Since = &e, e.At
 	}
 	return s
@@ -274,7 +308,8 @@ func (c *Controller) Stop(ctx context.Context, r api.StopRequest) (*api.End, err
 	case err == nil:
 		return &end, c.settle(ctx, end.PID)
 	case errors.Is(err, api.ErrNoDaemon) && !r.Force:
-		return nil, nil
+		_, err := c.Status(ctx) // nobody there, or somebody who cannot be reached
+		return nil, err
 	case errors.Is(err, api.ErrHungUp) && !r.Force: // another client's stop was quicker
 		return nil, c.settle(ctx, 0)
 	case !r.Force:

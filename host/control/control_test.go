@@ -173,7 +173,7 @@ func TestRecoversFromAKilledDaemon(t *testing.T) {
 	if _, err := os.Lstat(c.Home.Socket()); err != nil {
 		t.Fatalf("no stale socket to recover from: %v", err)
 	}
-	if s, err := c.Status(ctx); err != nil || s.State != api.StateStopped {
+	if s, err := c.Status(ctx); err != nil || s.State != api.StateStopped || s.LastEnd == nil || !strings.Contains(s.LastEnd.Reason, "without a record") {
 		t.Errorf("status over a stale socket: %+v, %v", s, err)
 	}
 	again, err := c.Start(ctx, nil)
@@ -220,6 +220,46 @@ func TestDaemonThatDoesNotAnswer(t *testing.T) {
 	}
 	if s, err := c.Status(ctx); err != nil || s.State != api.StateStopped {
 		t.Errorf("after: %+v, %v", s, err)
+	}
+}
+
+func TestSocketRemoved(t *testing.T) {
+	c := newController(t)
+	ctx := bounded(t)
+	s, err := c.Start(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(c.Home.Socket()); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("pid %d", s.Daemon.PID)
+	if _, err := c.Status(ctx); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--force") {
+		t.Errorf("status: %v", err)
+	}
+	if _, err := c.Stop(ctx, api.StopRequest{}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("stop: %v", err)
+	}
+	if _, err := c.Stop(ctx, api.StopRequest{Force: true}); err != nil {
+		t.Errorf("forced stop: %v", err)
+	}
+}
+
+// TestLockRemoved: without its lock file a directory still has one daemon.
+func TestLockRemoved(t *testing.T) {
+	c := newController(t)
+	ctx := bounded(t)
+	if _, err := c.Start(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(c.Home.Path("lock")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.spawn(ctx); !errors.Is(err, home.ErrLocked) {
+		t.Errorf("a second daemon: %v, want ErrLocked", err)
+	}
+	if _, err := c.Client().Stop(ctx, api.StopRequest{}); err != nil {
+		t.Errorf("the first one: %v", err)
 	}
 }
 

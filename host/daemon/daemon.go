@@ -96,6 +96,10 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer lock.Unlock()
+	if other, err := o.Home.Daemon(); err == nil && other.PID != os.Getpid() && other.Alive() {
+		// Somebody removed the lock's file: the lock we hold is another one.
+		return fmt.Errorf("%w: %s (pid %d lives)", home.ErrLocked, o.Home.Dir(), other.PID)
+	}
 	d := &Daemon{
 		o: o, log: o.Logger, born: o.Now(), state: api.StateStarting, since: o.Now(), lastUse: o.Now(),
 		stop: make(chan stopOrder, 1), ready: make(chan struct{}), done: make(chan struct{}),

@@ -43,10 +43,15 @@ func (a *attempt) cause() (likely, next string) {
 	const look = "look at 'pybox vm console' and 'pybox vm logs'"
 	var p *vm.EndError
 	switch {
-	case errors.Is(a.err, bundle.ErrNoBundle), errors.Is(a.err, bundle.ErrDamaged), errors.Is(a.err, bundle.ErrManifest):
+	case errors.Is(a.err, bundle.ErrNoBundle):
+		return "", "make and install one: 'make install-bundle' in PyBox's source"
+	case errors.Is(a.err, bundle.ErrDamaged), errors.Is(a.err, bundle.ErrManifest):
 		return "", "build and install the guest bundle again: 'make bundle install-bundle' in PyBox's source"
 	case errors.Is(a.err, vm.ErrHost):
-		return "", "install or allow what is named above, then start again"
+		if strings.Contains(a.err.Error(), "backing store") || strings.Contains(a.err.Error(), "memory") {
+			return "this host has not as much memory to give", "lower [vm] memory in config.toml, then start again"
+		}
+		return "", "put right what is named above, then start again; PYBOX_QEMU, PYBOX_ACCEL and [vm] in config.toml can be its cause"
 	case errors.Is(a.err, vm.ErrConfig):
 		return "the bundle or config.toml does not fit this host", "check [vm] in config.toml, or build the bundle again"
 	case errors.Is(a.err, agentapi.ErrProtocol):

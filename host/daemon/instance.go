@@ -115,6 +115,9 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 		return nil, err
 	}
 	next("bundle verified")
+	if err := agentapi.CheckProtocol(a.bundle.Manifest.Agent.ProtocolVersion); err != nil {
+		return nil, fmt.Errorf("the guest bundle: %w", err)
+	}
 	cfg := d.machineConfig(a.bundle)
 	d.console.begin(d.o.Now())
 	if a.machine, err = d.o.Driver.Start(ctx, cfg); err != nil {

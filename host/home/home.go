@@ -83,6 +83,9 @@ func checkOwn(dir string, st fs.FileInfo) error {
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
 		return fmt.Errorf("%w: %s belongs to user %d, not to you (%d): set PYBOX_HOME to a folder of your own", ErrUnsafe, dir, sys.Uid, os.Geteuid())
 	}
+	if st.Mode()&fs.ModeSticky != 0 || filepath.Dir(dir) == dir {
+		return fmt.Errorf("%w: %s is a folder of the system: set PYBOX_HOME to one of your own", ErrUnsafe, dir)
+	}
 	if st.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("%w: others may write to %s: run 'chmod 700 %s'", ErrUnsafe, dir, dir)
 	}
@@ -134,7 +137,10 @@ func (h *Home) PrepareSocket() error {
 	if err != nil {
 		return err
 	}
-	return checkOwn(dir, st)
+	if err := checkOwn(dir, st); err != nil {
+		return fmt.Errorf("%w (the socket goes there, since the path of %s is too long for one: set PYBOX_HOME to a shorter path)", err, h.dir)
+	}
+	return nil
 }
 
 // Lock is the ownership of a directory by one daemon.

@@ -39,6 +39,11 @@ func TestOpenRefusesWhatOthersCanChange(t *testing.T) {
 	if _, err := Open(dir); !errors.Is(err, ErrUnsafe) || !strings.Contains(err.Error(), "chmod 700") {
 		t.Errorf("mode 0777: %v", err)
 	}
+	for _, sys := range []string{"/tmp", "/"} {
+		if _, err := Open(sys); !errors.Is(err, ErrUnsafe) || strings.Contains(err.Error(), "chmod") {
+			t.Errorf("%s: %v, want ErrUnsafe without advice to change its mode", sys, err)
+		}
+	}
 	file := filepath.Join(t.TempDir(), "f")
 	os.WriteFile(file, nil, 0o600)
 	if _, err := Open(file); err == nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -159,6 +160,9 @@ func (d *driver) binary(arch string) (string, error) {
 		name = binaryFor(arch)
 	}
 	p, err := exec.LookPath(name)
+	if errors.Is(err, fs.ErrPermission) {
+		return "", fmt.Errorf("%w: %s is no program that may be run", vm.ErrHost, name)
+	}
 	if err != nil {
 		return "", fmt.Errorf("%w: %s is not installed; PyBox runs its VM in it: %s", vm.ErrHost, name, installHint(arch))
 	}
