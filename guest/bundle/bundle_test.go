@@ -137,7 +137,7 @@ func TestFlippedBits(t *testing.T) {
 				t.Errorf("%s, byte %d: %v, want ErrDamaged", name, at, err)
 				continue
 			}
-			for _, s := range []string{name, digest(good), digest(bad), "pybox-guest install"} {
+			for _, s := range []string{name, digest(good), digest(bad), "make install-bundle"} {
 				if !strings.Contains(err.Error(), s) {
 					t.Errorf("%s: the error lacks %q: %v", name, s, err)
 				}
@@ -271,7 +271,7 @@ func FuzzParseManifest(f *testing.F) {
 
 func TestInstall(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "a home")
-	if _, err := Current(home); !errors.Is(err, ErrNoBundle) || !strings.Contains(err.Error(), "pybox-guest build") {
+	if _, err := Current(home); !errors.Is(err, ErrNoBundle) || !strings.Contains(err.Error(), "make install-bundle") {
 		t.Fatalf("%v, want ErrNoBundle with advice", err)
 	}
 	old := syscall.Umask(0o077)
