@@ -138,6 +138,8 @@ fuzz:
 E2E = ./vm/qemu ./kernel/guestcheck ./agent ./cmd/pybox
 .PHONY: e2e
 e2e:
+	@for p in $(E2E); do go test -tags pyboxtest -list E2E $$p | grep -q '^TestE2E' || \
+		{ echo "$$p has no end-to-end test: was one renamed?" >&2; exit 1; }; done
 	@PYBOX_E2E=1 PYBOX_TEST_BUNDLE=$(CURDIR)/$(TESTBUNDLE) PYBOX_TEST_COMMAND=$(CURDIR)/bin/pybox \
 		go test -race -tags pyboxtest -count=1 -p 1 -timeout 20m -run E2E $(E2EFLAGS) $(E2E)
 
