@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,9 @@ type Builder struct {
 	Cache string
 	// Source is what to build.
 	Source Source
+	// Own are requests that go before PyBox's own, sorted by symbol, as from
+	// config.ReadFragments. They are part of a kernel's key.
+	Own []config.Request
 	// Jobs bounds the processes that compile at a time; 0 means one per CPU.
 	Jobs int
 	// Clean builds without the objects of an earlier build, which are
@@ -51,6 +55,35 @@ func (b *Builder) say(format string, a ...any) {
 	}
 }
 
+// requests are PyBox's own for an architecture with those of b.Own.
+func (b *Builder) requests(archName string) (all, replaced []config.Request, err error) {
+	base, err := config.For(archName)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, replaced = config.Override(base, b.Own)
+	return all, replaced, nil
+}
+
+// changes are the lines of b.Own that say something else than PyBox does.
+func (b *Builder) changes(archName string) ([]string, error) {
+	base, err := config.For(archName)
+	if err != nil {
+		return nil, err
+	}
+	same := map[string]bool{}
+	for _, r := range base {
+		same[r.Line()] = true
+	}
+	var list []string
+	for _, r := range b.Own {
+		if !same[r.Line()] {
+			list = append(list, r.Line())
+		}
+	}
+	return list, nil
+}
+
 func (b *Builder) jobs() int {
 	if b.Jobs > 0 {
 		return b.Jobs
@@ -60,7 +93,8 @@ func (b *Builder) jobs() int {
 
 // Configure makes the configuration of an architecture without building it. It
 // fails with ErrUnhonoured, and a list, when a request is not honoured or names
-// a symbol that the source does not know.
+// a symbol that the source does not know, and with a *Missing, as Build and
+// Compare do, when this host lacks a tool.
 func (b *Builder) Configure(ctx context.Context, archName string) (_ Configured, err error) {
 	defer func() { err = b.explain(err) }()
 	w, err := b.open(ctx, archName)
@@ -75,19 +109,10 @@ func (b *Builder) Configure(ctx context.Context, archName string) (_ Configured,
 // A full disk matches nospace.Err, here and in Configure and Compare.
 func (b *Builder) Build(ctx context.Context, archName string) (_ Result, err error) {
 	defer func() { err = b.explain(err) }()
-	a, err := findArch(archName)
+	k, tools, err := b.key(ctx, archName)
 	if err != nil {
 		return Result{}, err
 	}
-	requests, err := config.For(archName)
-	if err != nil {
-		return Result{}, err
-	}
-	tools, err := toolVersions(ctx, a)
-	if err != nil {
-		return Result{}, err
-	}
-	k := key(a, b.Source, requests, tools)
 	dir := filepath.Join(b.Cache, k)
 	if r, ok := b.cached(dir, k); ok {
 		return r, nil
@@ -107,7 +132,47 @@ func (b *Builder) Build(ctx context.Context, archName string) (_ Result, err err
 	}
 	meta := Meta{Schema: metaSchema, Key: k, Arch: archName, Tools: tools,
 		SourceVersion: b.Source.Version, SourceSHA256: b.Source.SHA256}
+	if meta.Changes, err = b.changes(archName); err != nil {
+		return Result{}, err
+	}
 	return w.build(ctx, dir, meta)
+}
+
+// Cached gives the kernel that Build would return at once, and ErrNotCached where it
+// would have to make one. It changes nothing.
+func (b *Builder) Cached(ctx context.Context, archName string) (Result, error) {
+	k, _, err := b.key(ctx, archName)
+	if errors.Is(err, ErrTools) { // what it would be built by is part of its key
+		return Result{}, fmt.Errorf("%w: %w", ErrNotCached, err)
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	if r, ok := b.cached(filepath.Join(b.Cache, k), k); ok {
+		return r, nil
+	}
+	return Result{}, ErrNotCached
+}
+
+// key names what Build would make here, and by which tools.
+func (b *Builder) key(ctx context.Context, archName string) (string, Tools, error) {
+	a, err := findArch(archName)
+	if err != nil {
+		return "", Tools{}, err
+	}
+	requests, _, err := b.requests(archName)
+	if err != nil {
+		return "", Tools{}, err
+	}
+	tools, err := toolVersions(ctx, a)
+	if err != nil {
+		return "", Tools{}, err
+	}
+	changes, err := b.changes(archName)
+	if err != nil {
+		return "", Tools{}, err
+	}
+	return key(a, b.Source, requests, changes, tools), tools, nil
 }
 
 // cached looks for a finished kernel. One that is damaged counts as not there.
@@ -198,9 +263,16 @@ func (b *Builder) open(ctx context.Context, archName string) (*workdir, error) {
 	if err != nil {
 		return nil, err
 	}
-	requests, err := config.For(archName)
+	requests, replaced, err := b.requests(archName)
 	if err != nil {
 		return nil, err
+	}
+	// make would fail too, but not say which package has what it lacks.
+	if err := CheckTools(ctx, archName); err != nil {
+		return nil, err
+	}
+	for _, r := range replaced {
+		b.say("%s (%s) gives way to a request of yours", r.Line(), r.Pos)
 	}
 	w := &workdir{b: b, arch: a, requests: requests}
 	if w.lock, err = b.acquire(ctx, workLock(archName)); err != nil {
@@ -277,7 +349,7 @@ func (w *workdir) configure(ctx context.Context) (Configured, error) {
 	run.env = append(run.env, "KCONFIG_ALLCONFIG="+w.requestsFile(),
 		"KCONFIG_WARN_UNKNOWN_SYMBOLS=1", "KCONFIG_WERROR=1")
 	if _, err := run.do(ctx); err != nil {
-		return Configured{}, unknownSymbols(err)
+		return Configured{}, unknownSymbols(err, w.requests)
 	}
 	c := Configured{File: filepath.Join(w.dir, ".config")}
 	var err error
@@ -294,29 +366,37 @@ func (w *workdir) configure(ctx context.Context) (Configured, error) {
 }
 
 // unknownSymbols turns kconfig's complaint into ours.
-func unknownSymbols(err error) error {
+func unknownSymbols(err error, requests []config.Request) error {
 	var me *makeError
 	if !errors.As(err, &me) {
 		return err
 	}
+	at := map[string]string{}
+	for _, r := range requests {
+		at[r.Symbol] = r.Pos
+	}
 	var list []string
 	for _, line := range me.tail {
 		if _, name, ok := strings.Cut(line, "warning: unknown symbol: "); ok {
-			list = append(list, "CONFIG_"+name+": this source knows no such symbol")
+			pos := cmp.Or(at[name], "a request")
+			list = append(list, pos+": CONFIG_"+name+": this source knows no such symbol")
 		}
 	}
 	if len(list) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: %d of them:\n  %s\nchange kernel/config/*.config", ErrUnhonoured, len(list), strings.Join(list, "\n  "))
+	return fmt.Errorf("%w: %d of them:\n  %s\n"+whereRequestsAre, ErrUnhonoured, len(list), strings.Join(list, "\n  "))
 }
+
+// whereRequestsAre ends a complaint about requests, each told with its file and line.
+const whereRequestsAre = "base.config and those of architectures are in kernel/config"
 
 func unhonoured(bad []config.Mismatch) error {
 	var list strings.Builder
 	for _, m := range bad {
 		fmt.Fprintf(&list, "\n  %s", m)
 	}
-	return fmt.Errorf("%w: %d of them:%s\nlook at what these symbols depend on (Kconfig files of the source) and change kernel/config/*.config",
+	return fmt.Errorf("%w: %d of them:%s\nlook at what these symbols depend on (Kconfig files of the source); "+whereRequestsAre,
 		ErrUnhonoured, len(bad), list.String())
 }
 

@@ -207,7 +207,14 @@ func TestBuildIsCachedByContent(t *testing.T) {
 		t.Errorf("nothing is said of the damage: %s", h.out.String())
 	}
 
+	if r, err := h.builder().Cached(t.Context(), "amd64"); err != nil || r.Dir != first.Dir {
+		t.Errorf("in the cache: %+v, %v", r, err)
+	}
+
 	h.file("source.deb", debOf(t, map[string]string{"linux-source-6.12/Kconfig": "another\n"}))
+	if r, err := h.builder().Cached(t.Context(), "amd64"); !errors.Is(err, ErrNotCached) {
+		t.Errorf("another source's is not in the cache: %+v, %v", r, err)
+	}
 	other, err := h.builder().Build(t.Context(), "amd64")
 	if err != nil || other.Cached || other.Dir == first.Dir {
 		t.Errorf("with another source: %+v, %v", other, err)
@@ -218,18 +225,19 @@ func TestBuildIsCachedByContent(t *testing.T) {
 func TestKey(t *testing.T) {
 	a, b := arches[0], arches[1]
 	src, requests, tools := Source{SHA256: "1"}, []config.Request{{Symbol: "A", Value: "y"}}, Tools{Compiler: "gcc 1"}
-	base := key(a, src, requests, tools)
-	if base != key(a, Source{SHA256: "1", Version: "named"}, []config.Request{{Symbol: "A", Value: "y", Pos: "f:9"}}, tools) {
+	base := key(a, src, requests, nil, tools)
+	if base != key(a, Source{SHA256: "1", Version: "named"}, []config.Request{{Symbol: "A", Value: "y", Pos: "f:9"}}, nil, tools) {
 		t.Error("names and positions change the key")
 	}
 	seen := map[string]bool{base: true}
 	for i, k := range []string{
-		key(b, src, requests, tools),
-		key(a, Source{SHA256: "2"}, requests, tools),
-		key(a, src, []config.Request{{Symbol: "A", Value: "n"}}, tools),
-		key(a, src, requests, Tools{Compiler: "gcc 2"}),
-		key(a, src, requests, Tools{Compiler: "gcc 1", Linker: "ld"}),
-		key(a, src, requests, Tools{Compiler: "gcc 1", Compressor: "ld"}),
+		key(b, src, requests, nil, tools),
+		key(a, src, requests, []string{"CONFIG_A=y"}, tools), // the same kernel, and not PyBox's own
+		key(a, Source{SHA256: "2"}, requests, nil, tools),
+		key(a, src, []config.Request{{Symbol: "A", Value: "n"}}, nil, tools),
+		key(a, src, requests, nil, Tools{Compiler: "gcc 2"}),
+		key(a, src, requests, nil, Tools{Compiler: "gcc 1", Linker: "ld"}),
+		key(a, src, requests, nil, Tools{Compiler: "gcc 1", Compressor: "ld"}),
 	} {
 		if seen[k] {
 			t.Errorf("change %d does not show in the key", i)
@@ -264,6 +272,57 @@ func TestUnknownSymbolsAreListed(t *testing.T) {
 	_, err := h.b.Configure(t.Context(), "amd64")
 	if !errors.Is(err, ErrUnhonoured) || !strings.Contains(err.Error(), "CONFIG_NO_SUCH") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestOwnRequests go before PyBox's, show in key and meta.json, and are named in
+// complaints by their own place.
+func TestOwnRequests(t *testing.T) {
+	h := newHost(t, ":", ":")
+	plain, err := h.b.Build(t.Context(), "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plain.Meta.Changes) != 0 {
+		t.Errorf("PyBox's own kernel has changes: %q", plain.Meta.Changes)
+	}
+	if got, err := Open(plain.Dir); err != nil || got.Meta.ConfigSHA256 != plain.Meta.ConfigSHA256 {
+		t.Errorf("opened by its folder: %+v, %v", got, err)
+	}
+	if got, err := Open(h.dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a folder without a kernel: %+v, %v", got, err)
+	}
+	h.b.Own = []config.Request{{Symbol: "MEMCG", Value: "y", Pos: "my.config:1"}}
+	same, err := h.b.Build(t.Context(), "amd64")
+	if err != nil || same.Dir != plain.Dir || !same.Cached {
+		t.Errorf("a request that changes nothing makes another kernel: %+v, %v", same, err)
+	}
+	h.b.Own = append(h.b.Own, config.Request{Symbol: "NAMESPACES", Value: "n", Pos: "my.config:2"}, config.Request{Symbol: "ZZZ", Value: "y", Pos: "my.config:3"})
+	own, err := h.b.Build(t.Context(), "amd64")
+	if err != nil || own.Dir == plain.Dir || own.Cached {
+		t.Fatalf("%+v, %v", own, err)
+	}
+	if got := strings.Join(own.Meta.Changes, "; "); got != "# CONFIG_NAMESPACES is not set; CONFIG_ZZZ=y" {
+		t.Errorf("changes %s", got)
+	}
+	built, err := os.ReadFile(filepath.Join(own.Dir, "config"))
+	if err != nil || !strings.Contains(string(built), "# CONFIG_NAMESPACES is not set\n") || strings.Contains(string(built), "CONFIG_NAMESPACES=y") ||
+		!strings.Contains(string(built), "CONFIG_ZZZ=y\n") || !strings.Contains(string(built), "CONFIG_MEMCG=y\n") {
+		t.Errorf("built with another configuration: %v\n%s", err, built)
+	}
+	if says := h.out.String(); !strings.Contains(says, "CONFIG_NAMESPACES=y (base.config:") || strings.Contains(says, "CONFIG_MEMCG=y (") {
+		t.Errorf("it says: %s", says)
+	}
+
+	h = newHost(t, `echo "all.config:7:warning: unknown symbol: ZZZ" >&2; exit 1`, ":")
+	h.b.Own = []config.Request{{Symbol: "ZZZ", Value: "y", Pos: "my.config:3"}}
+	if _, err := h.b.Configure(t.Context(), "amd64"); !errors.Is(err, ErrUnhonoured) || !strings.Contains(err.Error(), "my.config:3: CONFIG_ZZZ") {
+		t.Errorf("an unknown symbol: %v", err)
+	}
+	h = newHost(t, `sed -i /CONFIG_ZZZ/d "$o/.config"`, ":")
+	h.b.Own = []config.Request{{Symbol: "ZZZ", Value: "y", Pos: "my.config:3"}}
+	if _, err := h.b.Build(t.Context(), "amd64"); !errors.Is(err, ErrUnhonoured) || !strings.Contains(err.Error(), "my.config:3: CONFIG_ZZZ: wanted y, got n") {
+		t.Errorf("a refused symbol: %v", err)
 	}
 }
 
@@ -379,6 +438,10 @@ func TestCompareFindsWhatIsLost(t *testing.T) {
 	if l, err = h.b.Compare(t.Context(), "amd64", allow); err != nil || !l.OK() {
 		t.Errorf("with an allowance: %+v, %v", l, err)
 	}
+	h.b.Own = []config.Request{{Symbol: "MITIGATION_OF_THE_DAY", Value: "y", Pos: "my.config:1"}}
+	if l, err = h.b.Compare(t.Context(), "amd64", nil); err != nil || len(l.Lost) > 0 {
+		t.Errorf("requested by a fragment of one's own: %+v, %v", l, err)
+	}
 	if left, _ := filepath.Glob(filepath.Join(h.b.Cache, "work", "defaults-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
@@ -429,6 +492,30 @@ func TestMissingToolsAreNamed(t *testing.T) {
 	}
 	if _, err := (&Builder{Cache: t.TempDir()}).Build(t.Context(), "amd64"); !errors.Is(err, ErrTools) {
 		t.Errorf("a build without tools: %v", err)
+	}
+}
+
+// TestMissingToolsAreNamedByAll: whoever only configures or compares is told which
+// package is missing too, for either architecture, before anything is fetched.
+func TestMissingToolsAreNamedByAll(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	for _, a := range arches {
+		b := &Builder{Cache: t.TempDir(), Source: Source{Open: func(context.Context) (string, error) {
+			t.Error("the source is fetched before the tools are looked for")
+			return "", fs.ErrNotExist
+		}}}
+		want := "flex"
+		if c := a.cross(); c != "" {
+			want = map[string]string{"amd64": "gcc-x86-64-linux-gnu", "arm64": "gcc-aarch64-linux-gnu"}[a.name]
+		}
+		_, configure := b.Configure(t.Context(), a.name)
+		_, compare := b.Compare(t.Context(), a.name, nil)
+		for what, err := range map[string]error{"configure": configure, "compare": compare} {
+			var m *Missing
+			if !errors.As(err, &m) || !slices.Contains(m.Packages, want) {
+				t.Errorf("%s %s: %v, want the package %s to be named", what, a.name, err, want)
+			}
+		}
 	}
 }
 

@@ -34,6 +34,8 @@ var (
 	ErrMake = errors.New("make failed")
 	// ErrTools: programs that a build needs are missing.
 	ErrTools = errors.New("tools for building a kernel are missing")
+	// ErrNotCached: the kernel has not been built yet.
+	ErrNotCached = errors.New("no such kernel has been built here")
 	// ErrSource: the source is not what was pinned, or not a kernel source.
 	ErrSource = errors.New("unusable kernel source")
 )
@@ -101,7 +103,10 @@ type Meta struct {
 	ConfigSHA256  string `json:"config_sha256"`
 	KernelSHA256  string `json:"kernel_sha256"`
 	KernelBytes   int64  `json:"kernel_bytes"`
-	Tools         Tools  `json:"tools"`
+	// Changes are the requests that it was built with instead of, or beside,
+	// PyBox's own, as lines of a fragment sorted by symbol; see Builder.Own.
+	Changes []string `json:"changes,omitempty"`
+	Tools   Tools    `json:"tools"`
 	// BuildSeconds is how long the build took, CPUSeconds what it used; both
 	// shrink when an earlier build's objects were reused. They depend on the
 	// machine, unlike everything above.
@@ -130,11 +135,12 @@ type Result struct {
 // Kernel is the path of the bootable image.
 func (r Result) Kernel() string { return filepath.Join(r.Dir, "kernel") }
 
-// key is the cache key: every input that shows in the result.
-func key(a arch, src Source, requests []config.Request, t Tools) string {
+// key is the cache key: every input that shows in the result. changes are those of
+// Meta, by which a kernel counts as PyBox's own or not.
+func key(a arch, src Source, requests []config.Request, changes []string, t Tools) string {
 	h := sha256.New()
-	for _, s := range []string{metaSchema, builderVersion, a.name, src.SHA256,
-		t.Compiler, t.Linker, t.Compressor, string(config.Format(requests))} {
+	for _, s := range append([]string{metaSchema, builderVersion, a.name, src.SHA256,
+		t.Compiler, t.Linker, t.Compressor, string(config.Format(requests))}, changes...) {
 		fmt.Fprintf(h, "%d:%s\n", len(s), s)
 	}
 	return hex.EncodeToString(h.Sum(nil))[:32]
@@ -143,16 +149,37 @@ func key(a arch, src Source, requests []config.Request, t Tools) string {
 // openResult returns the kernel of that key from the cache. It fails when it is
 // not there, or when its files are not what meta.json says.
 func openResult(dir, wantKey string) (Result, error) {
-	b, err := os.ReadFile(filepath.Join(dir, "meta.json"))
+	r, err := Open(dir)
 	if err != nil {
-		return Result{}, fmt.Errorf("read cached kernel: %w", err)
+		return Result{}, err
+	}
+	if r.Meta.Key != wantKey {
+		return Result{}, fmt.Errorf("cached kernel %s: meta.json describes another kernel", dir)
+	}
+	return r, nil
+}
+
+// maxMetaBytes bounds meta.json, whose longest part is Meta.Changes.
+const maxMetaBytes = 1 << 20
+
+// Open returns the kernel in a folder that Build made. It fails when there is none,
+// which matches fs.ErrNotExist, or when its files are not what meta.json says.
+func Open(dir string) (Result, error) {
+	f, err := os.Open(filepath.Join(dir, "meta.json"))
+	if err != nil {
+		return Result{}, fmt.Errorf("open built kernel: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxMetaBytes))
+	if err != nil {
+		return Result{}, fmt.Errorf("open built kernel: %w", err)
 	}
 	r := Result{Dir: dir, Cached: true}
 	if err := json.Unmarshal(b, &r.Meta); err != nil {
 		return Result{}, fmt.Errorf("cached kernel %s: meta.json: %w", dir, err)
 	}
-	if r.Meta.Schema != metaSchema || r.Meta.Key != wantKey {
-		return Result{}, fmt.Errorf("cached kernel %s: meta.json describes another kernel", dir)
+	if r.Meta.Schema != metaSchema {
+		return Result{}, fmt.Errorf("cached kernel %s: meta.json has the schema %.40q, want %q", dir, r.Meta.Schema, metaSchema)
 	}
 	for name, want := range map[string]string{"kernel": r.Meta.KernelSHA256, "config": r.Meta.ConfigSHA256} {
 		got, err := fileSHA256(filepath.Join(dir, name))

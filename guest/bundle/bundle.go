@@ -18,6 +18,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -31,7 +33,11 @@ var (
 	ErrNoBundle = errors.New("no guest bundle")
 )
 
-const fixHint = "run 'make install-bundle' in PyBox's source to make and install a whole one"
+const fixHint = "'pybox setup' says what it takes to install a whole one"
+
+// Fault is what an error of this package says without what to do about it, for who
+// says that elsewhere.
+func Fault(err error) string { return strings.ReplaceAll(err.Error(), "; "+fixHint, "") }
 
 // verifyParallel is how many files are hashed at once.
 const verifyParallel = 4
@@ -126,12 +132,25 @@ func (b *Bundle) Path(f File) string { return filepath.Join(b.dir, f.File) }
 // once. The error matches ErrDamaged and names the file, both digests and what
 // to do; or it is ctx's.
 func (b *Bundle) Verify(ctx context.Context) error {
+	return b.VerifyCounting(ctx, new(atomic.Int64))
+}
+
+// VerifyCounting is Verify that adds to n the bytes that it has read, while it does.
+func (b *Bundle) VerifyCounting(ctx context.Context, n *atomic.Int64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(verifyParallel)
 	for _, f := range b.Manifest.Files() {
-		g.Go(func() error { return b.verifyFile(ctx, f, io.Discard) })
+		g.Go(func() error { return b.verifyFile(ctx, f, counter{n}) })
 	}
 	return g.Wait()
+}
+
+// counter counts what is written to it.
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return len(p), nil
 }
 
 // verifyFile copies f to w while it computes the digest, and returns an error

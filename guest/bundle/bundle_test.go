@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/pybox/pybox/guest/internal/guesttest"
 	"github.com/pybox/pybox/guest/nospace"
+	"github.com/pybox/pybox/guest/nospace/nospacetest"
 )
 
 // newBundle makes a bundle of small files; seed makes it differ from others.
@@ -33,9 +33,9 @@ func newBundle(t testing.TB, seed string) string {
 	}
 	initramfs := file("initramfs")
 	image := file("stdlib.erofs")
-	m := Manifest{Schema: Schema, Arch: "amd64", Kernel: Kernel{file("kernel"), KernelOwn, "6.12.1"}, Initramfs: &initramfs,
+	m := Manifest{Schema: Schema, Arch: "amd64", Kernel: Kernel{file("kernel"), KernelOwn, "6.12.1", strings.Repeat("c", 64)}, Initramfs: &initramfs,
 		Root: file("root.erofs"), Images: []Image{{"stdlib", image, ImageSerial(image.SHA256)}},
-		KernelArgs: []string{"ro", "quiet"}, Agent: Agent{"0.1", strings.Repeat("a", 64), 1}, LockSHA256: strings.Repeat("b", 64)}
+		KernelArgs: []string{"ro", "quiet"}, Agent: Agent{"0.1", strings.Repeat("a", 64), 1}, InitSHA256: strings.Repeat("d", 64), LockSHA256: strings.Repeat("b", 64)}
 	raw, err := m.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -48,10 +48,10 @@ func newBundle(t testing.TB, seed string) string {
 
 // TestInstallOnFullDisk: the disk is to blame, not the bundle.
 func TestInstallOnFullDisk(t *testing.T) {
-	home, here := guesttest.SmallDisk(t, 256<<10)
-	if !here {
+	if !nospacetest.OwnMounts(t) {
 		return
 	}
+	home := nospacetest.Disk(t, 256<<10)
 	_, err := Install(t.Context(), home, newBundle(t, strings.Repeat("x", 300<<10)))
 	if !errors.Is(err, nospace.Err) || errors.Is(err, ErrDamaged) {
 		t.Fatalf("%v, want %v", err, nospace.Err)
@@ -137,7 +137,7 @@ func TestFlippedBits(t *testing.T) {
 				t.Errorf("%s, byte %d: %v, want ErrDamaged", name, at, err)
 				continue
 			}
-			for _, s := range []string{name, digest(good), digest(bad), "make install-bundle"} {
+			for _, s := range []string{name, digest(good), digest(bad), "pybox setup"} {
 				if !strings.Contains(err.Error(), s) {
 					t.Errorf("%s: the error lacks %q: %v", name, s, err)
 				}
@@ -213,6 +213,8 @@ func TestManifestRefuses(t *testing.T) {
 		"bytes":         func(m *Manifest) { m.Root.Bytes = -1 },
 		"no agent":      func(m *Manifest) { m.Agent = Agent{} },
 		"lock":          func(m *Manifest) { m.LockSHA256 = "" },
+		"kernel config": func(m *Manifest) { m.Kernel.ConfigSHA256 = "../x" },
+		"init":          func(m *Manifest) { m.InitSHA256 = strings.Repeat("D", 64) },
 		"serial":        func(m *Manifest) { m.Images[0].Serial = "img-0000000000000000" },
 		"image name":    func(m *Manifest) { m.Images[0].Name = "a/b" },
 		"image twice":   func(m *Manifest) { m.Images = append(m.Images, m.Images[0]) },
@@ -271,7 +273,7 @@ func FuzzParseManifest(f *testing.F) {
 
 func TestInstall(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "a home")
-	if _, err := Current(home); !errors.Is(err, ErrNoBundle) || !strings.Contains(err.Error(), "make install-bundle") {
+	if _, err := Current(home); !errors.Is(err, ErrNoBundle) || !strings.Contains(err.Error(), "pybox setup") {
 		t.Fatalf("%v, want ErrNoBundle with advice", err)
 	}
 	old := syscall.Umask(0o077)
@@ -307,8 +309,18 @@ func TestInstall(t *testing.T) {
 	if err := os.WriteFile(b.Path(b.Manifest.Root), []byte("rubbish"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	stranger := filepath.Join(b.Dir(), "notes.txt")
+	if err := os.WriteFile(stranger, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(b.Path(b.Manifest.Kernel.File)); err != nil { // and a part that is gone
+		t.Fatal(err)
+	}
 	if b, err = Install(t.Context(), home, first); err != nil || b.Verify(t.Context()) != nil {
 		t.Fatalf("repair: %v", err)
+	}
+	if got, err := os.ReadFile(stranger); err != nil || string(got) != "mine" {
+		t.Errorf("a file that was no part of it: %q, %v", got, err)
 	}
 }
 

@@ -66,7 +66,7 @@ func Install(ctx context.Context, home, dir string) (_ *Bundle, err error) {
 	if err := setCurrent(base, src.id); err != nil {
 		return nil, fmt.Errorf("install guest bundle: %w", err)
 	}
-	prune(base)
+	prune(home)
 	return Current(home)
 }
 
@@ -76,8 +76,9 @@ func (b *Bundle) installedAt(ctx context.Context, dst string) bool {
 	return err == nil && have.id == b.id && have.Verify(ctx) == nil
 }
 
-// copyTo makes a verified copy of b at dst by way of a temporary folder beside
-// it, replacing what is there.
+// copyTo makes a verified copy of b at dst by way of a temporary folder beside it. A
+// damaged copy that is there gets whole files in place of its own, one at a time; what
+// else lies in its folder is somebody's, and stays.
 func (b *Bundle) copyTo(ctx context.Context, base, dst string) (err error) {
 	tmp, err := os.MkdirTemp(base, tempPrefix)
 	if err != nil {
@@ -107,13 +108,23 @@ func (b *Bundle) copyTo(ctx context.Context, base, dst string) (err error) {
 	if err := syncDir(tmp); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(dst); err != nil {
+	switch st, err := os.Lstat(dst); {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := os.Rename(tmp, dst); err != nil {
+			return err
+		}
+		return syncDir(base)
+	case err != nil:
 		return err
+	case !st.IsDir():
+		return fmt.Errorf("%s is in the way: it is no folder", dst)
 	}
-	if err := os.Rename(tmp, dst); err != nil {
-		return err
+	for _, f := range append(b.Manifest.Files(), File{File: ManifestName}) {
+		if err := os.Rename(filepath.Join(tmp, f.File), filepath.Join(dst, f.File)); err != nil {
+			return err
+		}
 	}
-	return syncDir(base)
+	return syncDir(dst)
 }
 
 // writeSynced makes a file with mode 0644 whatever the umask: the VMM may run
@@ -157,22 +168,13 @@ func setCurrent(base, id string) error {
 
 // prune removes bundles that are neither current nor previous, and leftovers of
 // installations that were cut off. It is best effort: what stays is only space.
-func prune(base string) {
-	keep := map[string]bool{}
-	for _, n := range []string{currentName, previousName} {
-		if id, err := readID(filepath.Join(base, n)); err == nil {
-			keep[id[:shortID]] = true
-		}
-	}
-	entries, err := os.ReadDir(base)
+func prune(home string) {
+	i, err := List(home)
 	if err != nil {
 		return
 	}
-	for _, e := range entries {
-		n := e.Name()
-		if e.IsDir() && !keep[n] && (isShortID(n) || strings.HasPrefix(n, tempPrefix)) {
-			_ = os.RemoveAll(filepath.Join(base, n))
-		}
+	for _, n := range i.Superseded(i.Current) {
+		_ = os.RemoveAll(filepath.Join(i.Dir, n))
 	}
 }
 

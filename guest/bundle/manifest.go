@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -15,9 +16,20 @@ const Schema = "pybox.bundle/v1"
 // ManifestName is the manifest's file name in a bundle.
 const ManifestName = "manifest.json"
 
+// Names that the builder gives to the other files of a bundle. A reader goes by the
+// manifest.
+const (
+	KernelName    = "kernel"
+	InitramfsName = "initramfs"
+	RootName      = "root.erofs"
+	// ImageSuffix ends the names of images.
+	ImageSuffix = ".erofs"
+)
+
 // Kinds of kernels.
 const (
 	KernelOwn         = "own"          // PyBox's configuration
+	KernelCustom      = "custom"       // a person's: another configuration, or a file of unknown making
 	KernelDebianCloud = "debian-cloud" // Debian's ready-made cloud kernel
 )
 
@@ -42,6 +54,10 @@ func manifestErr(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrManifest, fmt.Sprintf(format, a...))
 }
 
+func errSchema(got string) error {
+	return manifestErr("its schema is %.40q and this PyBox reads %q; take the pybox that it was made for, or a bundle made for this one", got, Schema)
+}
+
 // Manifest says what a bundle holds.
 type Manifest struct {
 	Schema string `json:"schema"`
@@ -56,6 +72,8 @@ type Manifest struct {
 	// driver adds.
 	KernelArgs []string `json:"kernel_args"`
 	Agent      Agent    `json:"agent"`
+	// InitSHA256 is the digest of PID 1's program, "" where that is not known.
+	InitSHA256 string `json:"init_sha256,omitempty"`
 	// LockSHA256 is the digest of the lock file that the bundle was made from.
 	LockSHA256 string `json:"lock_sha256"`
 }
@@ -72,6 +90,9 @@ type Kernel struct {
 	File
 	Kind    string `json:"kind"`
 	Version string `json:"version"`
+	// ConfigSHA256 is the digest of the configuration that it was built with, ""
+	// where that is not known.
+	ConfigSHA256 string `json:"config_sha256,omitempty"`
 }
 
 // Image is the read-only file system of boxes.
@@ -100,6 +121,13 @@ func ImageSerial(sha256 string) string {
 func ParseManifest(b []byte) (*Manifest, error) {
 	if len(b) > maxManifestBytes {
 		return nil, manifestErr("longer than %d bytes", maxManifestBytes)
+	}
+	// The schema comes first: another one may have any keys.
+	var head struct {
+		Schema string `json:"schema"`
+	}
+	if err := json.Unmarshal(b, &head); err == nil && head.Schema != Schema {
+		return nil, errSchema(head.Schema)
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -155,13 +183,17 @@ func (m *Manifest) size() (n int64) {
 func (m *Manifest) Validate() error {
 	switch {
 	case m.Schema != Schema:
-		return manifestErr("its schema is %.40q and this PyBox reads %q; install a bundle made for this version", m.Schema, Schema)
+		return errSchema(m.Schema)
 	case m.Arch != "amd64" && m.Arch != "arm64":
 		return manifestErr("architecture %.40q", m.Arch)
-	case m.Kernel.Kind != KernelOwn && m.Kernel.Kind != KernelDebianCloud:
+	case !slices.Contains([]string{KernelOwn, KernelCustom, KernelDebianCloud}, m.Kernel.Kind):
 		return manifestErr("kernel kind %.40q", m.Kernel.Kind)
 	case !isText(m.Kernel.Version):
 		return manifestErr("kernel version %.40q", m.Kernel.Version)
+	case m.Kernel.ConfigSHA256 != "" && !isSHA256(m.Kernel.ConfigSHA256):
+		return manifestErr("digest of the kernel's configuration %.80q", m.Kernel.ConfigSHA256)
+	case m.InitSHA256 != "" && !isSHA256(m.InitSHA256):
+		return manifestErr("digest of PID 1's program %.80q", m.InitSHA256)
 	case !isText(m.Agent.Version) || !isSHA256(m.Agent.SHA256) || m.Agent.ProtocolVersion == 0:
 		return manifestErr("agent %.40q is incomplete", m.Agent.Version)
 	case !isSHA256(m.LockSHA256):

@@ -277,6 +277,20 @@ func names(ps []*Package) string {
 	return strings.Join(out, " ")
 }
 
+func TestBehind(t *testing.T) {
+	x := testIndex(t,
+		pkg("meta", "6.12.2", "Depends: image-2 (= 6.12.2), tool | other"), pkg("image-2", "6.12.2", "Depends: initramfs"),
+		pkg("image-1", "6.12.1", ""), pkg("tool", "1", ""), pkg("leaf", "1", ""), pkg("broken", "1", "Depends: image-1 (= 6.12.2)"))
+	if got, err := x.Behind([]string{"meta"}); err != nil || names(got) != "image-2 tool" {
+		t.Errorf("got %q, %v", names(got), err)
+	}
+	for _, seed := range []string{"leaf", "broken", "absent"} {
+		if got, err := x.Behind([]string{seed}); err == nil {
+			t.Errorf("%s: got %s", seed, names(got))
+		}
+	}
+}
+
 func TestIndexNewestWins(t *testing.T) {
 	x := testIndex(t, pkg("a", "1.10-1", ""), pkg("a", "1.9-1", ""), pkg("b", "1.0", ""), pkg("c", "1:0.1", ""))
 	if err := x.Add(ArchiveSecurity, strings.NewReader(pkg("a", "1.10-1+deb13u1", "")+pkg("b", "1.0~rc1", "")+pkg("c", "9", ""))); err != nil {
@@ -387,9 +401,11 @@ func TestRelock(t *testing.T) {
 	key := newKey(t)
 	date := testNow.Add(-2 * time.Hour)
 	r := Relocker{Keys: openpgp.EntityList{key}, Now: func() time.Time { return testNow },
-		Recipes: []Recipe{{Set: "s", Seeds: []string{"a"}}, {Set: "src", Arch: ArchAll, Seeds: []string{"k"}, Alone: true}}}
+		Recipes: []Recipe{{Set: "s", Seeds: []string{"a"}}, {Set: "src", Arch: ArchAll, Seeds: []string{"k"}, Alone: true},
+			{Set: "img", Seeds: []string{"m-$arch"}, Behind: true}}}
+	metas := pkg("m-amd64", "1", "Depends: b (= 1+deb13u1)") + pkg("m-arm64", "1", "Depends: k")
 	r.Source = newArchive(t, key, date, map[string]string{
-		"trixie":          pkg("a", "1", "Depends: b") + pkg("b", "1", "") + pkg("k", "1", "Depends: nothing"),
+		"trixie":          pkg("a", "1", "Depends: b") + pkg("b", "1", "Depends: more") + pkg("k", "1", "Depends: nothing") + metas,
 		"trixie-security": pkg("b", "1+deb13u1", ""),
 	})
 	first, err := r.Relock(t.Context(), nil)
@@ -403,12 +419,18 @@ func TestRelock(t *testing.T) {
 	if set, err := first.Set("src", "amd64"); err != nil || set.Arch != ArchAll || len(set.Packages) != 1 {
 		t.Fatalf("%+v, %v", set, err)
 	}
+	for arch, want := range map[string]string{"amd64": "b", "arm64": "k"} {
+		if set, err := first.Set("img", arch); err != nil || len(set.Packages) != 1 || set.Packages[0].Name != want {
+			t.Fatalf("behind the meta package for %s: %+v, %v, want %s", arch, set, err, want)
+		}
+	}
 	again, err := r.Relock(t.Context(), first)
 	if err != nil || len(Changes(first, again)) != 0 {
 		t.Fatalf("%v, %v", Changes(first, again), err)
 	}
 
-	r.Source = newArchive(t, key, date.Add(time.Hour), map[string]string{"trixie": pkg("a", "2", "") + pkg("k", "1", "")})
+	r.Source = newArchive(t, key, date.Add(time.Hour), map[string]string{
+		"trixie": pkg("a", "2", "") + pkg("k", "1", "") + metas, "trixie-security": pkg("b", "1+deb13u1", "")})
 	newer, err := r.Relock(t.Context(), first)
 	if err != nil {
 		t.Fatal(err)
@@ -416,7 +438,7 @@ func TestRelock(t *testing.T) {
 	if got := fmt.Sprint(Changes(first, newer)[:2]); got != "[s amd64: a 1 -> 2 s amd64: b 1+deb13u1 -> (removed)]" {
 		t.Fatal(got)
 	}
-	r.Source = newArchive(t, key, date, map[string]string{"trixie": pkg("a", "1", "")})
+	r.Source = newArchive(t, key, date, map[string]string{"trixie": pkg("a", "1", "")}) // refused before it is read
 	if _, err := r.Relock(t.Context(), newer); !errors.Is(err, ErrSignature) {
 		t.Fatalf("older lists: %v, want ErrSignature", err)
 	}
@@ -430,8 +452,8 @@ func goodLock() *Lock {
 	return &Lock{Schema: LockSchema, Snapshot: "20260501T120000Z",
 		Releases: []LockedRelease{{ArchiveMain, "trixie", testNow, strings.Repeat("a", 64)}},
 		Sets: []Set{{Name: "root", Arch: "amd64", Packages: []Entry{
-			{"a", "1", ArchiveMain, "pool/main/a/a_1_amd64.deb", 10, strings.Repeat("b", 64)},
-			{"b", "1", ArchiveMain, "pool/main/b/b_1_amd64.deb", 10, strings.Repeat("c", 64)}}}}}
+			{"a", "1", ArchiveMain, "pool/main/a/a_1_amd64.deb", 10, strings.Repeat("b", 64), false},
+			{"b", "1", ArchiveMain, "pool/main/b/b_1_amd64.deb", 10, strings.Repeat("c", 64), false}}}}}
 }
 
 func TestLockRoundTrip(t *testing.T) {
@@ -503,6 +525,13 @@ func FuzzParseLock(f *testing.F) {
 	}
 	f.Add(good)
 	f.Add([]byte(`{"schema":"pybox.debian-lock/v1"}`))
+	more := addedLock()
+	if good, err = more.Encode(); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add(bytes.Replace(good, []byte(`"strace"`), []byte(`"../strace"`), 1))
+	f.Add(bytes.Replace(good, []byte(`"added": true`), []byte(`"added": 1`), 1))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := ParseLock(b)
 		if err != nil {
@@ -535,6 +564,14 @@ func TestRealLock(t *testing.T) {
 				t.Fatal(err)
 			}
 			sets++
+			if r.Behind {
+				// What stands behind a meta package is not in the recipe. Of
+				// the cloud kernel only one package may be locked.
+				if len(s.Packages) != len(r.Seeds) {
+					t.Errorf("set %s %s has %d packages, want %d", r.Set, arch, len(s.Packages), len(r.Seeds))
+				}
+				continue
+			}
 			for _, seed := range r.Seeds {
 				if !slices.ContainsFunc(s.Packages, func(e Entry) bool { return e.Name == seed }) {
 					t.Errorf("set %s %s lacks %s", r.Set, arch, seed)

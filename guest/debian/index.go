@@ -3,6 +3,7 @@ package debian
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -126,11 +127,11 @@ func (x *Index) Closure(seeds, skip []string) ([]*Package, error) {
 	for _, s := range skip {
 		c.skip[s] = true
 	}
-	for _, s := range seeds {
-		p := x.Lookup(s)
-		if p == nil {
-			return nil, fmt.Errorf("the archive has no package %q", s)
-		}
+	first, err := x.lookupAll(seeds)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range first {
 		c.take(p)
 	}
 	for len(c.queue) > 0 {
@@ -140,11 +141,40 @@ func (x *Index) Closure(seeds, skip []string) ([]*Package, error) {
 			return nil, fmt.Errorf("dependencies of %s: %w", p.Name, err)
 		}
 	}
-	out := make([]*Package, 0, len(c.got))
-	for _, p := range c.got {
+	return c.sorted(), nil
+}
+
+// Behind returns what the seeds depend on themselves, sorted by name: neither the
+// seeds nor anything further. Alternatives and versions count as for Closure. A
+// seed without a dependency is an error.
+func (x *Index) Behind(seeds []string) ([]*Package, error) {
+	metas, err := x.lookupAll(seeds)
+	if err != nil {
+		return nil, err
+	}
+	c := closure{index: x, got: map[string]*Package{}}
+	for _, p := range metas {
+		before := len(c.got)
+		if err := c.resolve(p); err != nil {
+			return nil, fmt.Errorf("dependencies of %s: %w", p.Name, err)
+		}
+		if len(c.got) == before {
+			return nil, fmt.Errorf("the package %s depends on nothing: it is no meta package", p.Name)
+		}
+	}
+	return c.sorted(), nil
+}
+
+// lookupAll returns the newest versions of packages, in the order of names.
+func (x *Index) lookupAll(names []string) ([]*Package, error) {
+	out := make([]*Package, 0, len(names))
+	for _, n := range names {
+		p := x.Lookup(n)
+		if p == nil {
+			return nil, fmt.Errorf("the archive has no package %q", n)
+		}
 		out = append(out, p)
 	}
-	slices.SortFunc(out, func(a, b *Package) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
 }
 
@@ -153,6 +183,13 @@ type closure struct {
 	skip  map[string]bool
 	got   map[string]*Package
 	queue []*Package
+}
+
+// sorted returns what was taken, sorted by name.
+func (c *closure) sorted() []*Package {
+	out := slices.Collect(maps.Values(c.got))
+	slices.SortFunc(out, func(a, b *Package) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }
 
 func (c *closure) take(p *Package) {

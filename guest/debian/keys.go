@@ -1,9 +1,13 @@
 package debian
 
 import (
+	"bytes"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 
 	"github.com/ProtonMail/go-crypto/openpgp"
@@ -46,6 +50,53 @@ func ArchiveKeys() (openpgp.EntityList, error) {
 			return nil, fmt.Errorf("%s: fingerprint %s, want %s", file, got, want)
 		}
 		ring = append(ring, keys[0])
+	}
+	return ring, nil
+}
+
+// ErrKeyring marks a file that is no keyring.
+var ErrKeyring = errors.New("unusable keyring")
+
+// maxKeyringBytes bounds a keyring; Debian's own has 60 kB.
+const maxKeyringBytes = 4 << 20
+
+// ReadKeyring reads the public keys in a file, armored or not (RFC 9580), for an
+// archive that signs its lists with keys of its own. Errors about the content match
+// ErrKeyring.
+func ReadKeyring(file string) (openpgp.EntityList, error) {
+	if st, err := os.Stat(file); err == nil && !st.Mode().IsRegular() { // a FIFO would wait for a writer
+		return nil, fmt.Errorf("%w: %s is no regular file", ErrKeyring, file)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("read keyring: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxKeyringBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read keyring: %w", err)
+	}
+	ring, err := parseKeyring(b)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrKeyring, file, err)
+	}
+	return ring, nil
+}
+
+func parseKeyring(b []byte) (openpgp.EntityList, error) {
+	if len(b) > maxKeyringBytes {
+		return nil, fmt.Errorf("more than %d bytes", maxKeyringBytes)
+	}
+	read := openpgp.ReadKeyRing
+	if bytes.HasPrefix(bytes.TrimSpace(b), []byte("-----BEGIN ")) {
+		read = openpgp.ReadArmoredKeyRing
+	}
+	ring, err := read(bytes.NewReader(b))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("want public OpenPGP keys as gpg --export writes them: %w", err)
+	case len(ring) == 0:
+		return nil, errors.New("it holds no key")
 	}
 	return ring, nil
 }

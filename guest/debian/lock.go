@@ -46,7 +46,10 @@ type Lock struct {
 	Snapshot string `json:"snapshot"`
 	// Releases are the signed lists that the sets were chosen from.
 	Releases []LockedRelease `json:"releases"`
-	Sets     []Set           `json:"sets"`
+	// Additions are what a person has in the sets beside PyBox's own packages,
+	// sorted by set. A new lock keeps them.
+	Additions []Addition `json:"additions,omitempty"`
+	Sets      []Set      `json:"sets"`
 
 	digest string // of the bytes that it was read from or written as
 }
@@ -75,6 +78,8 @@ type Entry struct {
 	Path   string `json:"path"`
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"` // lower-case hex
+	// Added marks what is in the set because of Lock.Additions.
+	Added bool `json:"added,omitempty"`
 }
 
 // snapshotLayout is the form of times in addresses of the snapshot archive.
@@ -171,6 +176,16 @@ func (l *Lock) Set(name, arch string) (*Set, error) {
 	return nil, fmt.Errorf("the lock file has no set %q for %q; it has: %s", name, arch, strings.Join(have, ", "))
 }
 
+// ParseSnapshot reads a time in the form that the snapshot archive's addresses have:
+// "20060102T150405Z".
+func ParseSnapshot(s string) (time.Time, error) {
+	t, err := time.Parse(snapshotLayout, s)
+	if err != nil || t.Format(snapshotLayout) != s {
+		return time.Time{}, fmt.Errorf("%.40q: want a time such as 20261101T000000Z", s)
+	}
+	return t, nil
+}
+
 // SnapshotTime is the time of Snapshot.
 func (l *Lock) SnapshotTime() (time.Time, error) { return time.Parse(snapshotLayout, l.Snapshot) }
 
@@ -180,11 +195,11 @@ func (l *Lock) validate() error {
 		return lockErr("its schema is %.40q and this PyBox reads %q", l.Schema, LockSchema)
 	case len(l.Releases) > maxReleases:
 		return lockErr("%d releases", len(l.Releases))
-	case len(l.Sets) > maxSets:
-		return lockErr("%d sets", len(l.Sets))
+	case len(l.Sets) > maxSets || len(l.Additions) > maxSets:
+		return lockErr("%d sets, additions to %d", len(l.Sets), len(l.Additions))
 	}
-	if t, err := l.SnapshotTime(); err != nil || t.Format(snapshotLayout) != l.Snapshot {
-		return lockErr("snapshot time %.40q", l.Snapshot)
+	if _, err := ParseSnapshot(l.Snapshot); err != nil {
+		return lockErr("snapshot time %v", err)
 	}
 	for _, r := range l.Releases {
 		if !isArchive(r.Archive) || !isWord(r.Suite) || !isSHA256(r.SHA256) || r.Date.IsZero() {
@@ -202,7 +217,7 @@ func (l *Lock) validate() error {
 			return err
 		}
 	}
-	return nil
+	return l.validateAdditions()
 }
 
 func (s *Set) validate() error {
@@ -296,6 +311,9 @@ func (c Change) String() string {
 	}
 	if cur == "" {
 		cur = "(removed)"
+	}
+	if old == cur {
+		cur += " (another file, or added now or no more)"
 	}
 	return fmt.Sprintf("%s %s: %s %s -> %s", c.Set, c.Arch, c.Package, old, cur)
 }

@@ -1,6 +1,6 @@
 package debian
 
-import "fmt"
+import "strings"
 
 // Archives, as the folders below http://snapshot.debian.org/archive/ and at the
 // end of a mirror's address name them.
@@ -30,6 +30,14 @@ var suites = []suite{
 // Architectures that sets are locked for, in Debian's names (which are Go's).
 var architectures = []string{"amd64", "arm64"}
 
+// Names of sets in a lock file that are no boxes' images. An image is made of the set
+// of its own name.
+const (
+	SetRoot         = "root"          // the guest's own root
+	SetKernelSource = "kernel-source" // what mkkernel builds
+	SetKernelCloud  = "kernel-cloud"  // Debian's ready-made kernel
+)
+
 // Recipe says how a set of packages is found.
 type Recipe struct {
 	// Set is the set's name in the lock file.
@@ -37,24 +45,40 @@ type Recipe struct {
 	// Arch is ArchAll for a set that is locked once, empty for one that is
 	// locked for each architecture.
 	Arch string
-	// Seeds are the packages asked for; their dependencies follow.
+	// Seeds are the packages asked for; their dependencies follow. "$arch" in a
+	// name stands for the architecture.
 	Seeds []string
 	// Skip are dependencies that the guest does without.
 	Skip []string
 	// Alone keeps dependencies out altogether.
 	Alone bool
+	// Behind is for meta packages, whose dependency is what they are for: the
+	// set is what the seeds depend on themselves, without them and without
+	// anything further.
+	Behind bool
 }
 
 // Recipes returns the sets that a lock file holds. This is the one place to
 // change when the guest needs other packages.
 func Recipes() []Recipe {
 	return []Recipe{
-		// The OCI runtime, which is all of Debian that the guest's own root
-		// holds: the agent is a static binary and there is no shell.
-		{Set: "root", Seeds: []string{"crun"}},
+		// The OCI runtime, and one static program for a person who looks inside
+		// (pybox vm shell): the agent itself is a static binary too.
+		{Set: SetRoot, Seeds: []string{"busybox-static", "crun"}},
+		// The image "stdlib": Python with its whole standard library as Debian
+		// splits it, but for ensurepip (python3.13-venv), and tkinter and IDLE
+		// (python3-tk, idle), which need a display. libc-bin has the locale
+		// C.UTF-8, ncurses-base is what curses knows terminals from, and
+		// tzdata-legacy has names such as US/Eastern. What is skipped is for
+		// maintainer scripts, which never run.
+		{Set: "stdlib", Seeds: []string{"python3.13", "python3.13-gdbm", "libc-bin", "ncurses-base", "tzdata-legacy"},
+			Skip: []string{"debconf", "debconf-2.0", "dpkg", "install-info"}},
 		// The kernel's source. Its dependencies are build tools for a Debian
 		// host and no part of a guest.
-		{Set: "kernel-source", Arch: ArchAll, Seeds: []string{"linux-source-6.12"}, Alone: true},
+		{Set: SetKernelSource, Arch: ArchAll, Seeds: []string{"linux-source-6.12"}, Alone: true},
+		// Debian's ready-made kernel for virtual machines, for where nobody built
+		// our own. The meta package names the newest one.
+		{Set: SetKernelCloud, Seeds: []string{"linux-image-cloud-$arch"}, Behind: true},
 	}
 }
 
@@ -65,17 +89,17 @@ func (r Recipe) architectures() []string {
 	return architectures
 }
 
-func (r Recipe) resolve(x *Index) ([]*Package, error) {
-	if !r.Alone {
-		return x.Closure(r.Seeds, r.Skip)
+// resolve finds the packages of the recipe's set for arch, sorted by name.
+func (r Recipe) resolve(x *Index, arch string) ([]*Package, error) {
+	seeds := make([]string, len(r.Seeds))
+	for i, s := range r.Seeds {
+		seeds[i] = strings.ReplaceAll(s, "$arch", arch)
 	}
-	out := make([]*Package, 0, len(r.Seeds))
-	for _, s := range r.Seeds {
-		p := x.Lookup(s)
-		if p == nil {
-			return nil, fmt.Errorf("the archive has no package %q", s)
-		}
-		out = append(out, p)
+	switch {
+	case r.Behind:
+		return x.Behind(seeds)
+	case !r.Alone:
+		return x.Closure(seeds, r.Skip)
 	}
-	return out, nil
+	return x.lookupAll(seeds)
 }

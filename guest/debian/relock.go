@@ -40,14 +40,23 @@ type Relocker struct {
 	Now func() time.Time
 	// Recipes are the sets to lock.
 	Recipes []Recipe
+	// Additions are put in the sets beside what the recipes ask for, and into the
+	// lock. See CheckAdditions and ChangeAdditions.
+	Additions []Addition
+	// At is the time of the snapshot that Source is; zero: it is the archive as it
+	// is now. Signatures and expiry are then judged as at that time.
+	At time.Time
 }
 
-// Relock resolves all recipes against the archive as it is now and returns the
-// new lock. old, when not nil, guards against a mirror that replays older
-// lists: a release with an earlier date than the locked one is refused. It
+// Relock resolves all recipes against the archive and returns the new lock. old,
+// when not nil, guards against a mirror that replays older lists: a release with
+// an earlier date than the locked one is refused, unless At asks for the past. It
 // downloads some 20 MB of lists. It writes nothing.
 func (r *Relocker) Relock(ctx context.Context, old *Lock) (*Lock, error) {
-	lock := &Lock{Schema: LockSchema}
+	if err := CheckAdditions(r.Recipes, r.Additions); err != nil {
+		return nil, err
+	}
+	lock := &Lock{Schema: LockSchema, Additions: r.Additions}
 	releases := make([]*Release, len(suites))
 	for i, s := range suites {
 		rel, locked, err := r.release(ctx, s, old)
@@ -57,8 +66,7 @@ func (r *Relocker) Relock(ctx context.Context, old *Lock) (*Lock, error) {
 		releases[i] = rel
 		lock.Releases = append(lock.Releases, locked)
 	}
-	newest := slices.MaxFunc(lock.Releases, func(a, b LockedRelease) int { return a.Date.Compare(b.Date) })
-	lock.Snapshot = newest.Date.Add(snapshotDelay).UTC().Format(snapshotLayout)
+	lock.Snapshot = r.snapshot(lock.Releases).UTC().Format(snapshotLayout)
 	for _, arch := range architectures {
 		x := NewIndex()
 		for i, s := range suites {
@@ -77,20 +85,41 @@ func (r *Relocker) Relock(ctx context.Context, old *Lock) (*Lock, error) {
 	return lock, err
 }
 
+// snapshot is a time at which the snapshot archive has what the releases list.
+func (r *Relocker) snapshot(releases []LockedRelease) time.Time {
+	if !r.At.IsZero() {
+		return r.At
+	}
+	newest := slices.MaxFunc(releases, func(a, b LockedRelease) int { return a.Date.Compare(b.Date) })
+	return newest.Date.Add(snapshotDelay)
+}
+
+// now is the time that signatures and expiry are judged by.
+func (r *Relocker) now() time.Time {
+	if !r.At.IsZero() {
+		return r.At
+	}
+	return r.Now()
+}
+
 func (r *Relocker) release(ctx context.Context, s suite, old *Lock) (*Release, LockedRelease, error) {
 	locked := LockedRelease{Archive: s.archive, Suite: s.name}
 	b, err := r.Source.Fresh(ctx, s.archive, "dists/"+s.name+"/InRelease", MaxReleaseBytes)
 	if err != nil {
 		return nil, locked, err
 	}
-	rel, err := VerifyRelease(b, r.Keys, r.Now())
+	rel, err := VerifyRelease(b, r.Keys, r.now())
 	if err != nil {
 		return nil, locked, err
 	}
 	if rel.Codename != s.name {
 		return nil, locked, fmt.Errorf("%w: the release file is that of %.40q", ErrSignature, rel.Codename)
 	}
-	if d := lockedDate(old, s); rel.Date.Before(d) {
+	if !r.At.IsZero() && rel.Date.After(r.At) {
+		return nil, locked, fmt.Errorf("%w: the list is of %s and the snapshot was to be of %s; ask an archive of snapshots",
+			ErrSignature, rel.Date.Format(time.RFC3339), r.At.UTC().Format(time.RFC3339))
+	}
+	if d := lockedDate(old, s); r.At.IsZero() && rel.Date.Before(d) {
 		return nil, locked, fmt.Errorf("%w: the mirror's list is of %s, older than the locked one of %s; use a mirror that is up to date",
 			ErrSignature, rel.Date.Format(time.RFC3339), d.Format(time.RFC3339))
 	}
@@ -145,15 +174,11 @@ func (r *Relocker) resolve(lock *Lock, x *Index, arch string) error {
 		if _, err := lock.Set(recipe.Set, want); err == nil || !slices.Contains(recipe.architectures(), want) {
 			continue // locked with the first architecture, or not for this one
 		}
-		packages, err := recipe.resolve(x)
+		packages, err := recipe.resolveWith(x, arch, added(r.Additions, recipe.Set))
 		if err != nil {
 			return fmt.Errorf("set %s for %s: %w", recipe.Set, want, err)
 		}
-		set := Set{Name: recipe.Set, Arch: want}
-		for _, p := range packages {
-			set.Packages = append(set.Packages, p.entry())
-		}
-		lock.Sets = append(lock.Sets, set)
+		lock.Sets = append(lock.Sets, Set{Name: recipe.Set, Arch: want, Packages: packages})
 	}
 	return nil
 }

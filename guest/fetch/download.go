@@ -324,6 +324,11 @@ func requestError(ctx context.Context, err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return transient(fmt.Errorf("%w: %w", ErrCut, err))
 	}
+	// The transport's word for all that fails between here and the proxy.
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "proxyconnect" {
+		return transient(fmt.Errorf("%w: the proxy of HTTPS_PROXY or HTTP_PROXY does not work: %w", ErrConnect, op.Err))
+	}
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
 		return fmt.Errorf("%w: no address for host %s", ErrConnect, dns.Name)

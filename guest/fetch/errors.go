@@ -38,6 +38,8 @@ type SourcesError struct {
 	File     string
 	Bytes    int64 // 0 where unknown
 	Attempts []Attempt
+	// Advice is what to do where the usual advice, another mirror, is none.
+	Advice string
 }
 
 // Error implements error: one paragraph, a line for each source, and what to do.
@@ -53,7 +55,7 @@ func (e *SourcesError) Error() string {
 	for _, a := range e.Attempts {
 		fmt.Fprintf(&b, "\n  %s, %s: %v", a.Source, a.URL, a.Err)
 	}
-	b.WriteString("\ncheck the network and HTTPS_PROXY, or name a Debian mirror with --mirror or PYBOX_DEBIAN_MIRROR")
+	b.WriteString("\n" + or(e.Advice, "check the network and HTTPS_PROXY, or name a Debian mirror with --mirror or PYBOX_DEBIAN_MIRROR"))
 	return b.String()
 }
 

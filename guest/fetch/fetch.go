@@ -99,11 +99,10 @@ func (f *Fetcher) Get(ctx context.Context, item Item) (string, error) {
 	if err := item.validate(); err != nil {
 		return "", err
 	}
-	final := filepath.Join(f.Dir, "sha256", item.SHA256[:2], item.SHA256)
+	final, part := f.Places(item)
 	if f.cached(ctx, final, item) == nil {
 		return final, nil
 	}
-	part := filepath.Join(f.Dir, "partial", item.SHA256)
 	for _, d := range []string{filepath.Dir(final), filepath.Dir(part)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return "", diskError(err, f.Dir, item.Bytes)
@@ -134,6 +133,30 @@ func (f *Fetcher) Get(ctx context.Context, item Item) (string, error) {
 		return "", diskError(err, f.Dir, item.Bytes)
 	}
 	return final, nil
+}
+
+// Places are where a valid item is once it is whole, and where it grows until
+// then; beside that is a lock of the same name with ".lock" added, which stays.
+func (f *Fetcher) Places(i Item) (final, partial string) {
+	return filepath.Join(f.Dir, "sha256", i.SHA256[:2], i.SHA256), filepath.Join(f.Dir, "partial", i.SHA256)
+}
+
+// Have tells how many of an item's bytes are here: all of them, and cached, when it
+// is in the cache, whose copy it reads and verifies; or those, not verified, of a
+// download that was cut off. It changes nothing. The error matches ctx's, or says
+// what is wrong with the item.
+func (f *Fetcher) Have(ctx context.Context, i Item) (bytes int64, cached bool, err error) {
+	if err := i.validate(); err != nil {
+		return 0, false, err
+	}
+	final, part := f.Places(i)
+	if verify(ctx, final, i) == nil {
+		return i.Bytes, true, nil
+	}
+	if st, err := os.Lstat(part); err == nil && st.Mode().IsRegular() && st.Size() <= i.Bytes {
+		bytes = st.Size()
+	}
+	return bytes, false, ctx.Err()
 }
 
 // GetAll fetches items, several at once, and returns their file names in the

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -505,5 +506,64 @@ func TestCacheDir(t *testing.T) {
 	t.Setenv("PYBOX_CACHE", "")
 	if d, err := CacheDir(); err != nil || filepath.Base(d) != "pybox" {
 		t.Errorf("%q, %v", d, err)
+	}
+}
+
+// TestBrokenProxy: who set a proxy is told that it is the proxy.
+func TestBrokenProxy(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &url.URL{Scheme: "http", Host: l.Addr().String()}
+	l.Close() // nobody listens any more
+	client := NewClient()
+	client.Transport.(*http.Transport).Proxy = http.ProxyURL(proxy)
+	for _, scheme := range []string{"http", "https"} {
+		s, err := Mirror("a mirror", scheme+"://mirror.invalid/debian")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &Fetcher{Dir: t.TempDir(), Sources: []Source{s}, Client: client, Tries: 1}
+		_, err = f.Get(t.Context(), Item{Archive: "debian", Path: "pool/x.deb", Bytes: 1, SHA256: strings.Repeat("a", 64)})
+		if !errors.Is(err, ErrConnect) || !strings.Contains(err.Error(), "the proxy of HTTPS_PROXY or HTTP_PROXY does not work") {
+			t.Errorf("%s: %v", scheme, err)
+		}
+	}
+}
+
+func TestHave(t *testing.T) {
+	body := []byte("0123456789")
+	sum := sha256.Sum256(body)
+	item := Item{Archive: "debian", Path: "pool/x.deb", Bytes: 10, SHA256: hex.EncodeToString(sum[:])}
+	f := &Fetcher{Dir: t.TempDir()}
+	final, part := f.Places(item)
+	have := func(want int64, whole bool) {
+		t.Helper()
+		if got, cached, err := f.Have(t.Context(), item); got != want || cached != whole || err != nil {
+			t.Errorf("%d bytes, cached %v, %v; want %d, %v", got, cached, err, want, whole)
+		}
+	}
+	write := func(name string, b []byte) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have(0, false)
+	write(part, body[:4])
+	have(4, false)
+	write(part, body) // not looked at yet
+	have(10, false)
+	write(part, body[:4])
+	write(final, []byte("0123456780")) // damaged
+	have(4, false)
+	write(final, body)
+	have(10, true)
+	if _, _, err := f.Have(t.Context(), Item{SHA256: "x"}); err == nil {
+		t.Error("a bad item passed")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +18,13 @@ const (
 	lineEvery   = 5 * time.Second
 )
 
+// The bar, and the terminal that is too narrow for one.
+const (
+	barColumns = 20
+	barNeeds   = 60
+	mib        = 1 << 20
+)
+
 // Printer shows a person how downloads go. Its methods are safe for concurrent
 // use.
 type Printer struct {
@@ -26,14 +34,34 @@ type Printer struct {
 	now      func() time.Time
 	files    map[string]Progress
 	last     time.Time
-	shown    bool // a line that Clear must take away
+	expected int64
+	columns  func() int // of the terminal; 0: not known
+	shown    bool       // a line that Clear must take away
 }
 
 // NewPrinter returns a printer to w.
 func NewPrinter(w io.Writer) *Printer {
-	f, ok := w.(*os.File)
-	return &Printer{w: w, now: time.Now, files: map[string]Progress{},
-		terminal: ok && term.IsTerminal(int(f.Fd()))}
+	p := &Printer{w: w, now: time.Now, files: map[string]Progress{}, columns: func() int { return 0 }}
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
+		p.terminal = true
+		p.columns = func() int {
+			n, _, err := term.GetSize(int(f.Fd()))
+			if err != nil {
+				return 0
+			}
+			return n
+		}
+	}
+	return p
+}
+
+// Expect says how many bytes all downloads have together, for who knows that
+// beforehand: a bar then shows how far they are. Without it the total grows with
+// the files that are begun.
+func (p *Printer) Expect(bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expected = bytes
 }
 
 // Update takes the state of one file; it fits Fetcher.Progress. What is in the
@@ -63,12 +91,33 @@ func (p *Printer) print(u Progress) {
 	for _, f := range p.files {
 		done, total = done+f.Done, total+f.Total
 	}
-	before, after := "downloading ", "\n"
-	if p.terminal {
-		before, after, p.shown = "\r\x1b[K", "", true
+	total = max(total, p.expected)
+	how := fmt.Sprintf("%6.1f of %.1f MiB · %s · %s", float64(done)/mib, float64(total)/mib, u.File, u.Source)
+	if !p.terminal {
+		fmt.Fprintf(p.w, "downloading %s\n", how)
+		return
 	}
-	const mib = 1 << 20
-	fmt.Fprintf(p.w, "%s%6.1f of %.1f MiB · %s · %s%s", before, float64(done)/mib, float64(total)/mib, u.File, u.Source, after)
+	width := p.columns()
+	if p.expected > 0 && (width == 0 || width >= barNeeds) {
+		how = bar(done, total) + " " + how
+	}
+	fmt.Fprintf(p.w, "\r\x1b[K%s", clip(how, width))
+	p.shown = true
+}
+
+func bar(done, total int64) string {
+	n := int(done * barColumns / max(total, 1))
+	return "[" + strings.Repeat("=", n) + strings.Repeat(" ", barColumns-n) + "]"
+}
+
+// clip keeps a line in its row of the terminal, whose last column stays free: a
+// line that wraps cannot be drawn over.
+func clip(s string, columns int) string {
+	r := []rune(s)
+	if columns > 1 && len(r) >= columns {
+		return string(r[:columns-2]) + "…"
+	}
+	return s
 }
 
 // Clear takes the line away from a terminal, before something else is printed.

@@ -39,3 +39,23 @@ func TestPrinter(t *testing.T) {
 		}
 	}
 }
+
+func TestPrinterBar(t *testing.T) {
+	var out bytes.Buffer
+	p := NewPrinter(&out)
+	p.terminal = true
+	p.Expect(40 << 20)
+	for columns, want := range map[int]string{
+		80: "[=====               ]   10.0 of 40.0 MiB · a-long-name-of-a-package_1.2-3_amd…",
+		40: "  10.0 of 40.0 MiB · a-long-name-of-a-…",
+		0:  "[=====               ]   10.0 of 40.0 MiB · a-long-name-of-a-package_1.2-3_amd64.deb · a mirror",
+	} {
+		out.Reset()
+		p.last = time.Time{}
+		p.columns = func() int { return columns }
+		p.Update(Progress{File: "a-long-name-of-a-package_1.2-3_amd64.deb", Source: "a mirror", Done: 10 << 20, Total: 20 << 20})
+		if got := strings.TrimPrefix(out.String(), "\r\x1b[K"); got != want {
+			t.Errorf("%d columns: %q, want %q", columns, got, want)
+		}
+	}
+}

@@ -1,9 +1,11 @@
 package fetch
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,12 +15,15 @@ import (
 // snapshotBase is Debian's archive of everything that it ever published.
 const snapshotBase = "https://snapshot.debian.org/archive"
 
-// mirrorVariable names a mirror for every command that downloads.
-const mirrorVariable = "PYBOX_DEBIAN_MIRROR"
+// Variables that name places for every command that downloads.
+const (
+	mirrorVariable   = "PYBOX_DEBIAN_MIRROR"
+	snapshotVariable = "PYBOX_DEBIAN_SNAPSHOT"
+)
 
 // DefaultSources are the places to ask, in order: the mirror that was given, or
 // else that of $PYBOX_DEBIAN_MIRROR; the mirrors that this machine's apt uses; the
-// snapshot archive as it was at a time. It fails when the mirror is no address.
+// snapshot archive as it was at a time. It fails when a given place is no address.
 func DefaultSources(mirror string, at time.Time) ([]Source, error) {
 	label := "the mirror that was given"
 	if mirror == "" {
@@ -32,7 +37,11 @@ func DefaultSources(mirror string, at time.Time) ([]Source, error) {
 		}
 		list = append(list, s)
 	}
-	return append(append(list, AptSources(AptMirrors("/etc/apt"))...), Snapshot(at)), nil
+	snapshot, err := Snapshot(at)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(list, AptSources(AptMirrors("/etc/apt"))...), snapshot), nil
 }
 
 // Source is a place that may have a file.
@@ -41,6 +50,16 @@ type Source struct {
 	Label string
 	// bases maps an archive's name to the address that its paths are below.
 	bases map[string]string
+}
+
+// Addresses are the bases that are asked, sorted and without passwords.
+func (s Source) Addresses() []string {
+	var out []string
+	for _, base := range s.bases {
+		out = append(out, redact(base))
+	}
+	slices.Sort(out)
+	return out
 }
 
 // url is the address of a file, or "" where the source has not that archive.
@@ -60,9 +79,9 @@ func (s Source) url(archive, path string) string {
 // one archive (its path ends in "/debian" or "/debian-security"; the other
 // archive is taken to be its sibling), or the folder above both.
 func Mirror(label, address string) (Source, error) {
-	u, err := url.Parse(strings.TrimRight(address, "/"))
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return Source{}, fmt.Errorf("mirror %q: want an http or https address such as http://HOST/debian", address)
+	u, err := parseBase(address)
+	if err != nil {
+		return Source{}, fmt.Errorf("mirror %q: want an http or https address such as http://HOST/debian", redact(address))
 	}
 	parent := u
 	if archiveOf(u.Path) != "" {
@@ -103,11 +122,32 @@ func AptSources(bases []string) []Source {
 }
 
 // Snapshot makes a source of the snapshot archive as it was at a time; the
-// service answers with the state at or before it.
-func Snapshot(at time.Time) Source {
+// service answers with the state at or before it. $PYBOX_DEBIAN_SNAPSHOT names a copy
+// of the service instead, such as https://HOST/archive.
+func Snapshot(at time.Time) (Source, error) {
+	base, label := snapshotBase, "Debian's snapshot archive"
+	if own := os.Getenv(snapshotVariable); own != "" {
+		base, label = own, "$"+snapshotVariable
+	}
+	u, err := parseBase(base)
+	if err != nil {
+		return Source{}, fmt.Errorf("%s %q: want an http or https address such as %s", label, base, snapshotBase)
+	}
 	t := at.UTC().Format("20060102T150405Z")
-	return Source{Label: "Debian's snapshot archive", bases: map[string]string{
-		debian.ArchiveMain:     snapshotBase + "/" + debian.ArchiveMain + "/" + t,
-		debian.ArchiveSecurity: snapshotBase + "/" + debian.ArchiveSecurity + "/" + t,
-	}}
+	return Source{Label: label, bases: map[string]string{
+		debian.ArchiveMain:     u.JoinPath(debian.ArchiveMain, t).String(),
+		debian.ArchiveSecurity: u.JoinPath(debian.ArchiveSecurity, t).String(),
+	}}, nil
+}
+
+// parseBase reads an address that paths are put behind.
+func parseBase(address string) (*url.URL, error) {
+	u, err := url.Parse(strings.TrimRight(address, "/"))
+	if err != nil {
+		return nil, err
+	}
+	if u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, errors.New("no address to put a path behind")
+	}
+	return u, nil
 }

@@ -82,7 +82,7 @@ func TestMirror(t *testing.T) {
 			t.Errorf("%s: %s", base, got)
 		}
 	}
-	for _, bad := range []string{"", "ftp://h/debian", "/srv/debian", "http:///debian", "http://h/\x00"} {
+	for _, bad := range []string{"", "ftp://h/debian", "/srv/debian", "http:///debian", "http://h/\x00", "http://h/debian?x=y", "http://h/debian#x"} {
 		if _, err := Mirror("m", bad); err == nil {
 			t.Errorf("%q passed", bad)
 		}
@@ -114,9 +114,29 @@ func TestDefaultSources(t *testing.T) {
 }
 
 func TestSnapshot(t *testing.T) {
-	s := Snapshot(time.Date(2026, 5, 1, 14, 0, 0, 0, time.FixedZone("", 7200)))
-	if got := s.url("debian-security", "pool/x.deb"); got != "https://snapshot.debian.org/archive/debian-security/20260501T120000Z/pool/x.deb" {
-		t.Error(got)
+	at := time.Date(2026, 5, 1, 14, 0, 0, 0, time.FixedZone("", 7200))
+	for own, base := range map[string]string{
+		"":                     "https://snapshot.debian.org/archive",
+		"http://127.0.0.1:1/a": "http://127.0.0.1:1/a",
+		"https://h/archive/":   "https://h/archive",
+	} {
+		t.Setenv("PYBOX_DEBIAN_SNAPSHOT", own)
+		s, err := Snapshot(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.url("debian-security", "pool/x.deb"); got != base+"/debian-security/20260501T120000Z/pool/x.deb" {
+			t.Errorf("%q: %s", own, got)
+		}
+	}
+	for _, bad := range []string{"/srv/snapshots", "ftp://h/archive", "http://", "https://h/archive?at=", "http://h/\x7f"} {
+		t.Setenv("PYBOX_DEBIAN_SNAPSHOT", bad)
+		if _, err := Snapshot(at); err == nil || !strings.Contains(err.Error(), "PYBOX_DEBIAN_SNAPSHOT") {
+			t.Errorf("%q: %v", bad, err)
+		}
+		if _, err := DefaultSources("", at); err == nil {
+			t.Errorf("%q passed for a snapshot archive", bad)
+		}
 	}
 }
 

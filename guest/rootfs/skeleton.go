@@ -4,10 +4,8 @@ import (
 	"fmt"
 
 	"github.com/pybox/pybox/guest/tree"
+	"github.com/pybox/pybox/guest/unpack"
 )
-
-// merged are the links of a merged /usr (https://wiki.debian.org/UsrMerge).
-var merged = []string{"bin", "sbin", "lib", "lib64"}
 
 // mountPoints are folders that the agent mounts something on, and those that
 // programs expect to be there.
@@ -43,11 +41,9 @@ var links = []struct{ path, target string }{
 
 // skeleton is the tree before any package.
 func skeleton() (*tree.Tree, error) {
-	t := tree.New(tree.DefaultLimits)
-	for _, l := range merged {
-		if err := t.Alias(l, "usr/"+l); err != nil {
-			return nil, fmt.Errorf("skeleton: %w", err)
-		}
+	t, err := unpack.NewTree()
+	if err != nil {
+		return nil, err
 	}
 	for _, m := range mountPoints {
 		if err := t.Mkdir(m.path, m.attr); err != nil {
@@ -69,8 +65,8 @@ func skeleton() (*tree.Tree, error) {
 
 // skeletonPaths are the paths that trimming leaves alone.
 func skeletonPaths() []string {
-	var out []string
-	for _, l := range merged {
+	out := []string{unpack.VersionsPath}
+	for _, l := range unpack.Merged {
 		out = append(out, l, "usr/"+l)
 	}
 	for _, m := range mountPoints {

@@ -99,6 +99,19 @@ func New(l Limits) *Tree {
 	}
 }
 
+// Clone returns a copy that can be changed without changing t. The two share the
+// contents of files.
+func (t *Tree) Clone() *Tree {
+	c := *t
+	c.aliases = maps.Clone(t.aliases)
+	c.nodes = make(map[string]*Node, len(t.nodes))
+	for p, n := range t.nodes {
+		copied := *n
+		c.nodes[p] = &copied
+	}
+	return &c
+}
+
 // CheckPath tells whether p may name an entry: relative, clean, valid for Linux
 // and without control characters.
 func CheckPath(p string) error {

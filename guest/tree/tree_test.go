@@ -193,3 +193,28 @@ func FuzzTree(f *testing.F) {
 		}
 	})
 }
+
+func TestClone(t *testing.T) {
+	a := New(Limits{Entries: 10, Bytes: 10})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(a.Alias("bin", "usr/bin"))
+	must(a.WriteFile("usr/bin/x", []byte("12345"), Attr{Mode: 0o755}))
+	b := a.Clone()
+	must(b.WriteFile("bin/y", []byte("12345"), Attr{})) // through the declared link
+	if err := b.WriteFile("z", []byte("1"), Attr{}); !errors.Is(err, ErrTooBig) {
+		t.Errorf("the limits were not copied: %v", err)
+	}
+	b.Lookup("usr/bin/x").Mode = 0
+	b.Remove("bin")
+	if a.Len() != 5 || a.Bytes() != 5 || a.Lookup("usr/bin/x").Mode != 0o755 || a.Lookup("usr/bin/y") != nil {
+		t.Errorf("the original changed: %d entries, %d bytes", a.Len(), a.Bytes())
+	}
+	if p, err := a.Canonical("bin/x"); err != nil || p != "usr/bin/x" {
+		t.Errorf("the declared link of the original: %q, %v", p, err)
+	}
+}

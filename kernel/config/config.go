@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 )
@@ -148,18 +149,71 @@ func Merge(fragments ...[]Request) ([]Request, error) {
 	return all, nil
 }
 
+// Override puts the requests of own in the place of those of base for the same
+// symbols, and adds the others. Both are sorted by symbol and have none twice (see
+// Merge); so is what comes back. replaced are the requests of base that gave way to
+// another value, in the same order.
+func Override(base, own []Request) (all, replaced []Request) {
+	mine := map[string]Request{}
+	for _, r := range own {
+		mine[r.Symbol] = r
+	}
+	all = slices.Clone(own)
+	for _, r := range base {
+		o, ok := mine[r.Symbol]
+		switch {
+		case !ok:
+			all = append(all, r)
+		case o.Value != r.Value:
+			replaced = append(replaced, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b Request) int { return strings.Compare(a.Symbol, b.Symbol) })
+	return all, replaced
+}
+
+// ReadFragments reads the fragments in files and merges them. Positions name a file
+// as it is named here. Errors match ErrSyntax or ErrConflict, or are the system's.
+func ReadFragments(names ...string) ([]Request, error) {
+	var fragments [][]Request
+	for _, name := range names {
+		// A FIFO would wait for a writer.
+		if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
+			return nil, fmt.Errorf("%w: %s is no regular file", ErrSyntax, name)
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("open kernel fragment: %w", err)
+		}
+		requests, err := ParseFragment(name, f)
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+		if len(requests) == 0 {
+			return nil, fmt.Errorf("%w: %s requests nothing: want lines such as CONFIG_NAME=y", ErrSyntax, name)
+		}
+		fragments = append(fragments, requests)
+	}
+	return Merge(fragments...)
+}
+
 // Format writes requests as kconfig reads them from KCONFIG_ALLCONFIG, one per
 // line and without positions, so that equal requests give equal bytes.
 func Format(requests []Request) []byte {
 	var b bytes.Buffer
 	for _, r := range requests {
-		if r.Value == No {
-			fmt.Fprintf(&b, "# CONFIG_%s is not set\n", r.Symbol)
-		} else {
-			fmt.Fprintf(&b, "CONFIG_%s=%s\n", r.Symbol, r.Value)
-		}
+		b.WriteString(r.Line() + "\n")
 	}
 	return b.Bytes()
+}
+
+// Line is the request as a fragment has it, without its position.
+func (r Request) Line() string {
+	if r.Value == No {
+		return "# CONFIG_" + r.Symbol + " is not set"
+	}
+	return "CONFIG_" + r.Symbol + "=" + r.Value
 }
 
 // Parse reads a complete .config, as kconfig writes it and /proc/config.gz

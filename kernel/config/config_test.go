@@ -3,6 +3,9 @@ package config
 import (
 	"bytes"
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -86,6 +89,58 @@ func TestMerge(t *testing.T) {
 		_, err = Merge(a, []Request{{"B", v, "c:7"}})
 		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "a:1") || !strings.Contains(err.Error(), "c:7") {
 			t.Errorf("B=%s in both: %v", v, err)
+		}
+	}
+}
+
+func TestOverride(t *testing.T) {
+	base := []Request{{"A", "y", "b:1"}, {"B", "n", "b:2"}, {"D", "1", "b:3"}}
+	own := []Request{{"B", "y", "o:1"}, {"C", "y", "o:2"}, {"D", "1", "o:3"}}
+	all, replaced := Override(base, own)
+	if got := string(Format(all)); got != "CONFIG_A=y\nCONFIG_B=y\nCONFIG_C=y\nCONFIG_D=1\n" {
+		t.Errorf("got\n%s", got)
+	}
+	if len(replaced) != 1 || replaced[0] != base[1] {
+		t.Errorf("replaced %v", replaced)
+	}
+	if all, replaced := Override(base, nil); !slices.Equal(all, base) || replaced != nil {
+		t.Errorf("without own: %v, %v", all, replaced)
+	}
+}
+
+func TestReadFragments(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	a, b := write("a", "# why\nCONFIG_Z=y\n"), write("b", "CONFIG_A=1\n")
+	got, err := ReadFragments(a, b)
+	if err != nil || len(got) != 2 || got[0].Symbol != "A" || got[1].Pos != a+":2" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := ReadFragments(); err != nil || got != nil {
+		t.Errorf("no files: %v, %v", got, err)
+	}
+	for name, c := range map[string]struct {
+		files []string
+		want  error
+		says  string
+	}{
+		"absent":       {[]string{filepath.Join(dir, "none")}, fs.ErrNotExist, "none"},
+		"a device":     {[]string{os.DevNull}, ErrSyntax, "no regular file"}, // as a FIFO, which would wait for a writer
+		"empty":        {[]string{write("c", "# nothing\n")}, ErrSyntax, "requests nothing"},
+		"no fragment":  {[]string{write("d", "hello\n")}, ErrSyntax, "d:1"},
+		"a module":     {[]string{write("e", "CONFIG_A=m\n")}, ErrSyntax, "no modules"},
+		"contradicted": {[]string{a, write("f", "# CONFIG_Z is not set\n")}, ErrConflict, "a:2"},
+		"twice":        {[]string{a, a}, ErrConflict, "CONFIG_Z"},
+		"too long":     {[]string{write("g", strings.Repeat("#\n", MaxFileBytes))}, ErrSyntax, "bytes"},
+	} {
+		if _, err := ReadFragments(c.files...); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %v and %q", name, err, c.want, c.says)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 func archChecks() []check { return nil }
 
+func archChildren() map[string]child { return nil }
+
 // kaslr reads what the kernel said of it at boot.
 func kaslr() error {
 	log, err := kernelLog()

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command guestcheck runs as PID 1 of a throw-away guest and asks its kernel
 // what is there and what is not: what PyBox's boxes stand on, and what was left
 // out of the kernel so that no box can reach it. It looks at behaviour where it

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -41,7 +42,7 @@ func runChild(name string, args []string) int {
 }
 
 func children() map[string]child {
-	return map[string]child{
+	all := map[string]child{
 		"hold":          holdChild,
 		"allocate":      allocateChild,
 		"spawn":         spawnChild,
@@ -58,6 +59,8 @@ func children() map[string]child {
 		"ptrace-parent": ptraceParentChild,
 		"read-log":      readLogChild,
 	}
+	maps.Copy(all, archChildren())
+	return all
 }
 
 // childCommand prepares a child.

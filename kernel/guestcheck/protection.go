@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -54,6 +55,7 @@ func protectionChecks() []check {
 			return wantFile("/sys/kernel/security/lockdown", "none integrity [confidentiality]")
 		}},
 		{"security modules", securityModules},
+		{"no module can be loaded", modulesForbidden},
 		{"address space randomisation of the kernel", kaslr},
 		{"writing through /proc/self/mem keeps protection", procMemNoForce},
 	}
@@ -111,17 +113,33 @@ func mitigations() error {
 	return nil
 }
 
+// securityModules wants those that are asked for, and beside them those that a kernel
+// always has where it has them at all: they take no place in "lsm=".
 func securityModules() error {
-	got, err := read("/sys/kernel/security/lsm")
+	text, err := read("/sys/kernel/security/lsm")
 	if err != nil {
 		return err
 	}
+	got := strings.Split(text, ",")
 	for _, want := range []string{"landlock", "lockdown", "yama"} {
-		if !strings.Contains(","+got+",", ","+want+",") {
-			return fmt.Errorf("%s is not among %s", want, got)
+		if !slices.Contains(got, want) {
+			return fmt.Errorf("%s is not among %s", want, text)
 		}
 	}
-	return nil
+	return onlyThese("/sys/kernel/security/lsm", got, "landlock", "lockdown", "yama", "capability", "ima", "evm")
+}
+
+// modulesForbidden passes where the kernel cannot load any, and where it was told to
+// load no more, which cannot be taken back.
+func modulesForbidden() error {
+	const file = "/proc/sys/kernel/modules_disabled"
+	if absentFile(file) == nil {
+		return nil
+	}
+	if err := wantFile(file, "1"); err != nil {
+		return err
+	}
+	return wantErr(write(file, "0"), unix.EINVAL)
 }
 
 // procMemNoForce writes to a read-only page of its own.

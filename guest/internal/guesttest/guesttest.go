@@ -66,7 +66,8 @@ func Compress(t testing.TB, b []byte, suffix string) []byte {
 	var err error
 	switch suffix {
 	case ".xz":
-		w, err = xz.NewWriter(&out)
+		// With a small dictionary: the usual one of 8 MiB is cleared for every file.
+		w, err = xz.WriterConfig{DictCap: 1 << 16}.NewWriter(&out)
 	case ".zst":
 		w, err = zstd.NewWriter(&out)
 	case ".gz":

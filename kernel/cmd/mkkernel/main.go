@@ -51,16 +51,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errUsage):
 		fmt.Fprintf(stderr, "mkkernel: %v\nrun mkkernel --help for the usage\n", err)
 		return 2
+	case errors.Is(err, kernel.ErrNotCached):
+		fmt.Fprintf(stderr, "mkkernel: %v\n", err)
+		return exitNotCached
 	}
 	fmt.Fprintf(stderr, "mkkernel: %v\n", err)
 	return 1
 }
+
+// exitNotCached is the exit code of "cached" where there is no such kernel: the
+// Makefile tells that from what went wrong.
+const exitNotCached = 3
 
 // flags are those of the verbs that need a source.
 type flags struct {
 	lock   string
 	mirror string
 	deb    string
+	own    []string
 	jobs   int
 	clean  bool
 	stderr io.Writer
@@ -85,6 +93,7 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 	p.StringVar(&f.lock, "lock", filepath.Join("guest", "debian.lock.json"), "lock file that pins the source, in its set kernel-source")
 	p.StringVar(&f.mirror, "mirror", "", "Debian mirror to ask first for the source, such as http://HOST/debian (default: $PYBOX_DEBIAN_MIRROR)")
 	p.StringVar(&f.deb, "source-deb", "", "use this linux-source package instead of the pinned one, to try an update")
+	p.StringArrayVar(&f.own, "fragment", nil, "`FILE` with requests of your own, such as CONFIG_NAME=y; they go before PyBox's and are part of the kernel's key (may be given more than once)")
 	p.IntVarP(&f.jobs, "jobs", "j", 0, "processes that compile at a time (0: one per CPU)")
 	root.AddCommand(
 		&cobra.Command{
@@ -100,6 +109,18 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 			}),
 		},
 		buildCommand(f, stdout),
+		&cobra.Command{
+			Use:   "cached ARCH",
+			Short: "Print the folder of the kernel if it is built already, exit with 3 if not; nothing is built or fetched",
+			Args:  usage(archArg),
+			RunE: f.with(func(c *cobra.Command, b *kernel.Builder, arch string) error {
+				r, err := b.Cached(c.Context(), arch)
+				if err == nil {
+					fmt.Fprintln(stdout, r.Dir)
+				}
+				return err
+			}),
+		},
 		&cobra.Command{
 			Use:   "compare ARCH",
 			Short: "Show protective settings that are on by default and off in ours, fail on unexplained ones",
@@ -188,7 +209,11 @@ func (f *flags) with(fn func(*cobra.Command, *kernel.Builder, string) error) fun
 		if err != nil {
 			return err
 		}
-		return fn(c, &kernel.Builder{Cache: dir, Source: src, Jobs: f.jobs, Clean: f.clean, Progress: f.stderr}, args[0])
+		own, err := config.ReadFragments(f.own...)
+		if err != nil {
+			return err
+		}
+		return fn(c, &kernel.Builder{Cache: dir, Source: src, Own: own, Jobs: f.jobs, Clean: f.clean, Progress: f.stderr}, args[0])
 	}
 }
 
@@ -208,6 +233,9 @@ func compare(ctx context.Context, b *kernel.Builder, arch string, stdout io.Writ
 	l, err := b.Compare(ctx, arch, allow)
 	if err != nil {
 		return err
+	}
+	if len(b.Own) > 0 {
+		l.Stale = nil // the list is about PyBox's own requests
 	}
 	for _, a := range l.Allowed {
 		fmt.Fprintf(stdout, "allowed  CONFIG_%s: %s\n", a.Symbol, a.Reason)

@@ -34,6 +34,7 @@ func TestExitCodes(t *testing.T) {
 		{"clean now", 2, "mkkernel --help"},
 		{"configure amd64", 1, "top of the repository"}, // no lock file here
 		{"configure amd64 --source-deb nowhere.deb", 1, "nowhere.deb"},
+		{"configure amd64 --fragment", 2, "needs an argument"},
 		{"clean", 0, ""},
 	} {
 		var out, said bytes.Buffer
@@ -42,6 +43,26 @@ func TestExitCodes(t *testing.T) {
 		}
 		if c.code != 0 && out.Len() > 0 {
 			t.Errorf("mkkernel %s fails and prints a result: %s", c.args, out.String())
+		}
+	}
+}
+
+// TestFragmentFlag: what is wrong with a fragment is told before anything is made.
+func TestFragmentFlag(t *testing.T) {
+	t.Setenv("PYBOX_CACHE", t.TempDir())
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "my.config")
+	if err := os.WriteFile(bad, []byte("CONFIG_A=y\nCONFIG_B=m\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lock := filepath.Join("..", "..", "..", "guest", "debian.lock.json")
+	for file, says := range map[string]string{bad: bad + ":2: CONFIG_B=m", filepath.Join(dir, "none"): "no such file"} {
+		for _, verb := range []string{"configure", "build", "compare"} {
+			var out, said bytes.Buffer
+			args := []string{verb, "amd64", "--lock", lock, "--fragment", file}
+			if code := run(t.Context(), args, &out, &said); code != 1 || !strings.Contains(said.String(), says) || out.Len() > 0 {
+				t.Errorf("%v: exit code %d, %s%s", args, code, &out, &said)
+			}
 		}
 	}
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/pybox/pybox/kernel"
 )
 
-// lockSet is the set of the lock file that pins the source.
-const lockSet = "kernel-source"
-
 // source is the pinned source, or the one that a person gave.
 func (f *flags) source() (kernel.Source, error) {
 	if f.deb != "" {
@@ -25,12 +22,12 @@ func (f *flags) source() (kernel.Source, error) {
 	if err != nil {
 		return kernel.Source{}, fmt.Errorf("%w\nrun mkkernel at the top of the repository, or name the lock file with --lock", err)
 	}
-	set, err := lock.Set(lockSet, debian.ArchAll)
+	set, err := lock.Set(debian.SetKernelSource, debian.ArchAll)
 	if err != nil {
 		return kernel.Source{}, err
 	}
 	if len(set.Packages) != 1 {
-		return kernel.Source{}, fmt.Errorf("the lock file's set %s has %d packages, want the one source", lockSet, len(set.Packages))
+		return kernel.Source{}, fmt.Errorf("the lock file's set %s has %d packages, want the one source", debian.SetKernelSource, len(set.Packages))
 	}
 	at, err := lock.SnapshotTime()
 	if err != nil {

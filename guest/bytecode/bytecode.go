@@ -1,0 +1,271 @@
+package bytecode
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/pybox/pybox/guest/bundle"
+	"github.com/pybox/pybox/guest/erofs"
+	"github.com/pybox/pybox/guest/nospace"
+	"github.com/pybox/pybox/guest/tree"
+)
+
+// Sentinels, to be tested with errors.Is.
+var (
+	// ErrIncomplete: some sources could not be compiled.
+	ErrIncomplete = errors.New("sources without byte code")
+	// ErrArch: the compiler is of another architecture than the image, and
+	// nothing was given that would bridge that.
+	ErrArch = errors.New("byte code for another architecture")
+)
+
+// Compiler compiles images.
+type Compiler interface {
+	// Arch is the architecture of the guests that it can run, "amd64" or
+	// "arm64".
+	Arch() string
+	// Version differs wherever the byte code of equal sources, made by the same
+	// interpreter, could.
+	Version() string
+	// Compile compiles every source on the search path of an image's
+	// interpreter that has no byte code yet, and writes the results to w as a
+	// tar archive of regular files, by their paths in the image. ctx bounds it.
+	// Sources that cannot be compiled are left out. On an error, what was
+	// written is of no use.
+	Compile(ctx context.Context, j Job, w io.Writer) error
+}
+
+// Job is what a Compiler is given.
+type Job struct {
+	Machine Machine
+	// Image is the erofs file of the image, Serial the number that its disk
+	// has to have in the guest.
+	Image, Serial string
+	// MaxBytes bounds the archive.
+	MaxBytes int64
+	// Progress takes lines about how far it is: printable ASCII of at most 200
+	// bytes, whatever the guest says. Never nil.
+	Progress func(line string)
+}
+
+// Machine is the guest that a Compiler boots; its architecture is the compiler's.
+type Machine struct {
+	// Kernel, Initramfs ("": none) and Root are files on this host.
+	Kernel, Initramfs, Root string
+	KernelArgs              []string
+}
+
+// Options say what to compile and with what.
+type Options struct {
+	// Arch is the image's architecture.
+	Arch string
+	// Interpreter is the exact version of the image's Python.
+	Interpreter string
+	Compiler    Compiler
+	// Cache is the folder that byte code is kept in.
+	Cache string
+	// TempDir takes the image that is compiled, for the time being.
+	TempDir string
+	// Machine is asked for when something has to be compiled.
+	Machine func(context.Context) (Machine, error)
+	// Foreign makes the same image for the compiler's architecture, where that is
+	// not Arch; nil: that is impossible.
+	Foreign func(context.Context) (*tree.Tree, error)
+	// Progress is told what takes long; may be nil.
+	Progress func(line string)
+}
+
+// Add adds the byte code of all sources to the image t, out of the cache or by
+// compiling it. Errors match ErrIncomplete, ErrArch, ErrArchive or nospace.Err, or
+// come from the compiler.
+func Add(ctx context.Context, t *tree.Tree, o Options) error {
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	versions := []string{cacheFormat, o.Compiler.Version(), o.Interpreter}
+	all := sources(t)
+	code := map[string][]byte{}
+	var missing []unit
+	for _, u := range units(versions, all) {
+		have, err := load(o.Cache, u)
+		switch {
+		case err == nil:
+			maps.Copy(code, have)
+			continue
+		case errors.Is(err, errDamaged):
+			o.Progress(fmt.Sprintf("%v; compiling it again", err))
+		case !errors.Is(err, os.ErrNotExist):
+			return fmt.Errorf("cache of byte code: %w", err)
+		}
+		missing = append(missing, u)
+	}
+	if len(missing) > 0 {
+		if err := o.compile(ctx, t, code, missing); err != nil {
+			return err
+		}
+	}
+	for p, pyc := range code {
+		if err := t.WriteFile(Target(p), pyc, tree.Attr{Mode: 0o644}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compile adds the byte code of the missing units to code, and keeps it.
+func (o Options) compile(ctx context.Context, t *tree.Tree, code map[string][]byte, missing []unit) error {
+	img, err := o.workpiece(ctx, t, code, missing)
+	if err != nil {
+		return err
+	}
+	file, serial, err := o.writeImage(img)
+	if err != nil {
+		return fmt.Errorf("image to compile: %w", err) // who chose TempDir explains a full disk
+	}
+	defer os.Remove(file)
+	m, err := o.Machine(ctx)
+	if err != nil {
+		return err
+	}
+	archive := &bounded{left: MaxArchiveBytes}
+	job := Job{Machine: m, Image: file, Serial: serial, MaxBytes: MaxArchiveBytes, Progress: o.Progress}
+	if err := o.Compiler.Compile(ctx, job, archive); err != nil {
+		return fmt.Errorf("compile byte code: %w", err)
+	}
+	fresh, err := read(&archive.buf, sources(img))
+	if err != nil {
+		return fmt.Errorf("compile byte code: %w", err)
+	}
+	for _, u := range missing {
+		if err := complete(fresh, u.sources); err != nil {
+			return fmt.Errorf("compile byte code: %w", err)
+		}
+		part := map[string][]byte{}
+		for p := range u.sources {
+			part[p] = fresh[p]
+		}
+		maps.Copy(code, part)
+		err := nospace.Explain(store(o.Cache, u, part), "the compiled byte code", o.Cache, 0, "choose a cache folder on another disk with PYBOX_CACHE")
+		if err != nil {
+			return fmt.Errorf("keep byte code: %w", err)
+		}
+	}
+	return nil
+}
+
+// workpiece is the image that a guest of the compiler's architecture can run and
+// that has the missing sources: t itself, or its like for that architecture with
+// t's sources added. Byte code that is known is in it, so that it is not made
+// twice.
+func (o Options) workpiece(ctx context.Context, t *tree.Tree, code map[string][]byte, missing []unit) (*tree.Tree, error) {
+	img := t.Clone()
+	if o.Arch != o.Compiler.Arch() {
+		if o.Foreign == nil {
+			return nil, fmt.Errorf("%w: the image is for %s and this machine runs guests of %s", ErrArch, o.Arch, o.Compiler.Arch())
+		}
+		var err error
+		if img, err = o.Foreign(ctx); err != nil {
+			return nil, err
+		}
+	}
+	have := sources(img)
+	for _, u := range missing {
+		for p, b := range u.sources {
+			old, there := have[p]
+			switch {
+			case !there:
+				if err := img.WriteFile(p, b, tree.Attr{Mode: 0o644}); err != nil {
+					return nil, err
+				}
+			case !bytes.Equal(old, b):
+				return nil, fmt.Errorf("%w: %s differs from architecture to architecture; build the image on %s", ErrArch, p, o.Arch)
+			}
+		}
+	}
+	for p, pyc := range code {
+		if source, there := have[p]; !there || check(pyc, source) != nil {
+			continue // the image is foreign and has no such source
+		}
+		if err := img.WriteFile(Target(p), pyc, tree.Attr{Mode: 0o644}); err != nil {
+			return nil, err
+		}
+	}
+	return img, nil
+}
+
+// writeImage writes img into a new file and returns that and its serial number.
+func (o Options) writeImage(img *tree.Tree) (name, serial string, err error) {
+	f, err := os.CreateTemp(o.TempDir, ".compile-*.erofs")
+	if err != nil {
+		return "", "", err
+	}
+	defer func() {
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	// The monitor of the machine may run as somebody else; images are no secret.
+	if err := f.Chmod(0o644); err != nil {
+		return "", "", err
+	}
+	if err := erofs.Write(f, img, o.TempDir); err != nil {
+		return "", "", err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return "", "", err
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", "", err
+	}
+	name, err = filepath.Abs(f.Name())
+	return name, bundle.ImageSerial(hex.EncodeToString(h.Sum(nil))), err
+}
+
+// complete makes sure that code has the byte code of every source.
+func complete(code, sources map[string][]byte) error {
+	var lack []string
+	for p := range sources {
+		if code[p] == nil {
+			lack = append(lack, p)
+		}
+	}
+	if len(lack) == 0 {
+		return nil
+	}
+	slices.Sort(lack)
+	const most = 20
+	more := ""
+	if n := len(lack) - most; n > 0 {
+		lack, more = lack[:most], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Errorf("%w: %s%s", ErrIncomplete, strings.Join(lack, ", "), more)
+}
+
+// bounded keeps what is written, up to its bound.
+type bounded struct {
+	buf  bytes.Buffer
+	left int64
+}
+
+// Write implements io.Writer.
+func (b *bounded) Write(p []byte) (int, error) {
+	if int64(len(p)) > b.left {
+		return 0, archiveErr("longer than %d bytes", int64(MaxArchiveBytes))
+	}
+	b.left -= int64(len(p))
+	return b.buf.Write(p)
+}

@@ -1,0 +1,252 @@
+package bytecode_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pybox/pybox/guest/bytecode"
+	"github.com/pybox/pybox/guest/bytecode/bytecodetest"
+	"github.com/pybox/pybox/guest/tree"
+)
+
+const lib = "usr/lib/python3.13/"
+
+// native is the source that differs in name and content between architectures.
+func native(arch string) string {
+	return lib + "_sysconfigdata__linux_" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch] + "-linux-gnu.py"
+}
+
+// imageTree is a small image; more adds files.
+func imageTree(t *testing.T, arch string, more map[string]string) *tree.Tree {
+	t.Helper()
+	tr := tree.New(tree.DefaultLimits)
+	files := map[string]string{
+		lib + "abc.py": "A = 1\n", lib + "json/__init__.py": "B = 2\n", lib + "json/data.txt": "no source",
+		"usr/lib/python3/dist-packages/third.py": "C = 3\n", native(arch): "D = '" + arch + "'\n",
+		"usr/share/x/example.py": "E = 5\n", "usr/bin/tool.py": "F = 6\n",
+	}
+	for p, text := range more {
+		files[p] = text
+	}
+	for p, text := range files {
+		if err := tr.WriteFile(p, []byte(text), tree.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tr.Symlink(strings.Replace(native(arch), "linux_", "", 1), filepath.Base(native(arch)), tree.Attr{}); err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+// importable is what has byte code in the end.
+func importable(arch string) []string {
+	return []string{lib + "abc.py", lib + "json/__init__.py", "usr/lib/python3/dist-packages/third.py",
+		native(arch), strings.Replace(native(arch), "linux_", "", 1)}
+}
+
+func options(t *testing.T, c *bytecodetest.Compiler) bytecode.Options {
+	return bytecode.Options{Arch: c.GuestArch, Interpreter: "3.13.5-2", Compiler: c, Cache: filepath.Join(t.TempDir(), "c"),
+		TempDir: t.TempDir(), Machine: func(context.Context) (bytecode.Machine, error) { return bytecode.Machine{Kernel: "k"}, nil }}
+}
+
+func add(t *testing.T, tr *tree.Tree, o bytecode.Options) {
+	t.Helper()
+	if err := bytecode.Add(t.Context(), tr, o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantCode makes sure that tr has byte code for the sources, right headers
+// included, and no other.
+func wantCode(t *testing.T, tr *tree.Tree, sources []string) {
+	t.Helper()
+	var got, want []string
+	for _, n := range tr.Nodes() {
+		if strings.HasSuffix(n.Path, ".pyc") {
+			got = append(got, n.Path)
+		}
+	}
+	for _, p := range sources {
+		want = append(want, bytecode.Target(p))
+		source, _, err := tr.Resolve(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := tr.Lookup(bytecode.Target(p))
+		if n == nil || !bytes.HasPrefix(n.Data, bytecode.Header(source.Data)) || n.Mode != 0o644 || n.UID != 0 {
+			t.Errorf("byte code of %s: %+v", p, n)
+		}
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("byte code: %q\nwant: %q", got, want)
+	}
+}
+
+func TestAdd(t *testing.T) {
+	c := &bytecodetest.Compiler{GuestArch: "amd64"}
+	o := options(t, c)
+	var lines []string
+	o.Progress = func(line string) { lines = append(lines, line) }
+	first := imageTree(t, "amd64", nil)
+	add(t, first, o)
+	wantCode(t, first, importable("amd64"))
+	if !slices.Equal(lines, []string{"compiling"}) {
+		t.Errorf("progress %q", lines)
+	}
+	if j := c.Jobs[0]; j.Machine.Kernel != "k" || !strings.HasPrefix(j.Serial, "img-") || len(j.Serial) != 20 || j.MaxBytes <= 0 {
+		t.Errorf("%+v", j)
+	}
+	if _, err := os.Stat(c.Jobs[0].Image); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the image that was compiled is left behind: %v", err)
+	}
+
+	again := imageTree(t, "amd64", nil)
+	add(t, again, o)
+	wantCode(t, again, importable("amd64"))
+	if len(c.Jobs) != 1 {
+		t.Error("it was compiled again")
+	}
+}
+
+// TestKey: what the byte code depends on, and nothing else, makes it again.
+func TestKey(t *testing.T) {
+	o := options(t, &bytecodetest.Compiler{GuestArch: "amd64"})
+	add(t, imageTree(t, "amd64", nil), o)
+	for name, c := range map[string]struct {
+		more     map[string]string
+		change   func(*bytecode.Options)
+		compiled int
+	}{
+		"nothing":     {nil, nil, 0},
+		"other data":  {map[string]string{"etc/x": "y", lib + "new.txt": ""}, nil, 0},
+		"new source":  {map[string]string{lib + "new.py": ""}, nil, 4},
+		"source":      {map[string]string{lib + "abc.py": "A = 2\n"}, nil, 3},
+		"native":      {map[string]string{native("amd64"): "D = 'changed'\n"}, nil, 2},
+		"interpreter": {nil, func(o *bytecode.Options) { o.Interpreter = "3.13.5-3" }, 5},
+	} {
+		compiler := &bytecodetest.Compiler{GuestArch: "amd64"}
+		o := o
+		o.Compiler = compiler
+		if c.change != nil {
+			c.change(&o)
+		}
+		add(t, imageTree(t, "amd64", c.more), o)
+		if len(compiler.Compiled) != c.compiled {
+			t.Errorf("%s: compiled %q, want %d", name, compiler.Compiled, c.compiled)
+		}
+	}
+}
+
+// TestForeign: an image of another architecture is compiled with its like of the
+// compiler's, and what both have in common only once.
+func TestForeign(t *testing.T) {
+	c := &bytecodetest.Compiler{GuestArch: "amd64"}
+	o := options(t, c)
+	o.Arch = "arm64"
+	if err := bytecode.Add(t.Context(), imageTree(t, "arm64", nil), o); !errors.Is(err, bytecode.ErrArch) {
+		t.Fatalf("nothing to compile with: %v", err)
+	}
+	o.Foreign = func(context.Context) (*tree.Tree, error) { return imageTree(t, "amd64", nil), nil }
+	arm := imageTree(t, "arm64", nil)
+	add(t, arm, o)
+	wantCode(t, arm, importable("arm64"))
+
+	c.Compiled = nil
+	o.Arch = "amd64"
+	amd := imageTree(t, "amd64", nil)
+	add(t, amd, o)
+	wantCode(t, amd, importable("amd64"))
+	if len(c.Compiled) != 2 {
+		t.Errorf("compiled %q, want what is native only", c.Compiled)
+	}
+	if a, b := arm.Lookup(bytecode.Target(lib+"abc.py")), amd.Lookup(bytecode.Target(lib+"abc.py")); !bytes.Equal(a.Data, b.Data) {
+		t.Error("the common byte code differs")
+	}
+
+	o.Arch = "arm64"
+	other := imageTree(t, "arm64", map[string]string{lib + "abc.py": "A = 'only here'\n"})
+	if err := bytecode.Add(t.Context(), other, o); !errors.Is(err, bytecode.ErrArch) || !strings.Contains(err.Error(), "abc.py differs") {
+		t.Errorf("a source that differs: %v", err)
+	}
+}
+
+// TestDamagedCache: a file of the cache that is not what was written is told of
+// and made again.
+func TestDamagedCache(t *testing.T) {
+	for name, damage := range map[string]func([]byte) []byte{
+		"a bit":     func(b []byte) []byte { b[len(b)/2] ^= 1; return b },
+		"cut off":   func(b []byte) []byte { return b[:len(b)-1024] },
+		"empty":     func([]byte) []byte { return nil },
+		"head only": func(b []byte) []byte { return b[:bytes.IndexByte(b, '\n')+1] },
+	} {
+		c := &bytecodetest.Compiler{GuestArch: "amd64"}
+		o := options(t, c)
+		add(t, imageTree(t, "amd64", nil), o)
+		files, err := filepath.Glob(filepath.Join(o.Cache, "*"))
+		if err != nil || len(files) != 2 {
+			t.Fatalf("%q, %v", files, err)
+		}
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(f, damage(b), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var lines []string
+		o.Progress = func(line string) { lines = append(lines, line) }
+		tr := imageTree(t, "amd64", nil)
+		add(t, tr, o)
+		wantCode(t, tr, importable("amd64"))
+		if len(c.Jobs) != 2 || len(lines) != 3 || !strings.Contains(lines[0], "damaged file in the cache") {
+			t.Errorf("%s: %d jobs, %q", name, len(c.Jobs), lines)
+		}
+	}
+}
+
+// TestFails: nothing of a compilation that went wrong is kept or gets in.
+func TestFails(t *testing.T) {
+	sentinel := errors.New("the compiler's own")
+	for name, c := range map[string]struct {
+		compiler bytecodetest.Compiler
+		want     error
+		says     string
+	}{
+		"error":      {bytecodetest.Compiler{Err: sentinel}, sentinel, "compile byte code"},
+		"one lacks":  {bytecodetest.Compiler{Skip: func(p string) bool { return p == lib+"abc.py" }}, bytecode.ErrIncomplete, lib + "abc.py"},
+		"all lack":   {bytecodetest.Compiler{Skip: func(string) bool { return true }}, bytecode.ErrIncomplete, lib + "abc.py, "},
+		"other code": {bytecodetest.Compiler{Change: func(_ *tar.Header, b []byte) []byte { b[9] ^= 1; return b }}, bytecode.ErrArchive, "another source"},
+		"other name": {bytecodetest.Compiler{Change: func(h *tar.Header, b []byte) []byte { h.Name = "etc/passwd"; return b }}, bytecode.ErrArchive, "etc/passwd"},
+	} {
+		c.compiler.GuestArch = "amd64"
+		o := options(t, &c.compiler)
+		tr := imageTree(t, "amd64", nil)
+		if err := bytecode.Add(t.Context(), tr, o); !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.says) {
+			t.Errorf("%s: %v, want %v with %q", name, err, c.want, c.says)
+		}
+		wantCode(t, tr, nil)
+		if left, _ := os.ReadDir(o.Cache); len(left) != 0 {
+			t.Errorf("%s: %v is in the cache", name, left)
+		}
+		if left, _ := os.ReadDir(o.TempDir); len(left) != 0 {
+			t.Errorf("%s: %v is left behind", name, left)
+		}
+	}
+	o := options(t, &bytecodetest.Compiler{GuestArch: "amd64"})
+	o.Machine = func(context.Context) (bytecode.Machine, error) { return bytecode.Machine{}, sentinel }
+	if err := bytecode.Add(t.Context(), imageTree(t, "amd64", nil), o); !errors.Is(err, sentinel) {
+		t.Errorf("no machine: %v", err)
+	}
+}

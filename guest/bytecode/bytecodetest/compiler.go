@@ -1,0 +1,92 @@
+// Package bytecodetest has a compiler for tests that need no virtual machine.
+package bytecodetest
+
+import (
+	"archive/tar"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+
+	goerofs "github.com/erofs/go-erofs"
+
+	"github.com/pybox/pybox/guest/bytecode"
+)
+
+// Compiler makes byte code with right headers and nothing behind them for every
+// source of an image that has none. It implements bytecode.Compiler.
+type Compiler struct {
+	GuestArch string
+	// Jobs are those that it was given.
+	Jobs []bytecode.Job
+	// Compiled are the paths of the sources that it made byte code for.
+	Compiled []string
+	// Err is what Compile returns in the end.
+	Err error
+	// Skip tells which sources "cannot be compiled"; may be nil.
+	Skip func(source string) bool
+	// Change changes files on their way out; may be nil.
+	Change func(h *tar.Header, pyc []byte) []byte
+}
+
+// Arch implements bytecode.Compiler.
+func (c *Compiler) Arch() string { return c.GuestArch }
+
+// Version implements bytecode.Compiler.
+func (c *Compiler) Version() string { return "test" }
+
+// Compile implements bytecode.Compiler.
+func (c *Compiler) Compile(ctx context.Context, j bytecode.Job, w io.Writer) error {
+	c.Jobs = append(c.Jobs, j)
+	f, err := os.Open(j.Image)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	img, err := goerofs.Open(f)
+	if err != nil {
+		return err
+	}
+	j.Progress("compiling")
+	out := tar.NewWriter(w)
+	err = fs.WalkDir(img, "usr/lib", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || path.Ext(p) != ".py" {
+			return err
+		}
+		if _, err := fs.Stat(img, bytecode.Target(p)); err == nil || c.Skip != nil && c.Skip(p) {
+			return nil
+		}
+		c.Compiled = append(c.Compiled, p)
+		source, err := fs.ReadFile(img, p)
+		if err != nil {
+			return err
+		}
+		return c.add(out, p, source)
+	})
+	if err != nil {
+		return err
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return c.Err
+}
+
+func (c *Compiler) add(out *tar.Writer, source string, text []byte) error {
+	pyc := fmt.Appendf(bytecode.Header(text), "c byte code of %s", source)
+	h := &tar.Header{Name: bytecode.Target(source), Typeflag: tar.TypeReg}
+	if c.Change != nil {
+		pyc = c.Change(h, pyc)
+	}
+	h.Size = int64(len(pyc))
+	if err := out.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := out.Write(pyc)
+	return err
+}

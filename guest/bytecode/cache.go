@@ -1,0 +1,102 @@
+package bytecode
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/google/renameio/v2"
+)
+
+// cacheFormat is the first word of every file of the cache, and part of all keys.
+const cacheFormat = "pybox-bytecode/v1"
+
+// unit is what the cache keeps under one key: the byte code of some sources.
+type unit struct {
+	sources map[string][]byte
+	key     string
+}
+
+// newUnit computes the key: everything that the byte code depends on.
+func newUnit(versions []string, sources map[string][]byte) unit {
+	h := sha256.New()
+	for _, v := range versions {
+		fmt.Fprintf(h, "%q\n", v)
+	}
+	for _, p := range slices.Sorted(maps.Keys(sources)) {
+		fmt.Fprintf(h, "%q %x\n", p, sha256.Sum256(sources[p]))
+	}
+	return unit{sources, hex.EncodeToString(h.Sum(nil))}
+}
+
+// units parts the sources in those of every architecture and those of this one.
+func units(versions []string, all map[string][]byte) []unit {
+	common, native := map[string][]byte{}, map[string][]byte{}
+	for p, b := range all {
+		if isNative(p) {
+			native[p] = b
+		} else {
+			common[p] = b
+		}
+	}
+	var out []unit
+	for _, part := range []map[string][]byte{common, native} {
+		if len(part) > 0 {
+			out = append(out, newUnit(versions, part))
+		}
+	}
+	return out
+}
+
+// errDamaged marks a file of the cache whose content is not what was written.
+var errDamaged = errors.New("damaged file in the cache of byte code")
+
+// load returns the byte code of a unit. It is an error that matches
+// os.ErrNotExist when it is not there, errDamaged when it is not what was kept.
+func load(dir string, u unit) (map[string][]byte, error) {
+	f, err := os.Open(filepath.Join(dir, u.key))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, MaxArchiveBytes))
+	if err != nil {
+		return nil, err
+	}
+	head, archive, _ := bytes.Cut(b, []byte("\n"))
+	if string(head) != cacheHead(archive) {
+		return nil, fmt.Errorf("%w: %s: wrong digest", errDamaged, f.Name())
+	}
+	code, err := read(bytes.NewReader(archive), u.sources)
+	if err == nil {
+		err = complete(code, u.sources)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", errDamaged, f.Name(), err)
+	}
+	return code, nil
+}
+
+// store keeps the byte code of a unit.
+func store(dir string, u unit, code map[string][]byte) error {
+	archive, err := write(code)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	b := append([]byte(cacheHead(archive)+"\n"), archive...)
+	return renameio.WriteFile(filepath.Join(dir, u.key), b, 0o644)
+}
+
+func cacheHead(archive []byte) string {
+	return fmt.Sprintf("%s %x", cacheFormat, sha256.Sum256(archive))
+}

@@ -1,0 +1,44 @@
+// Package layout says what every image of a box has to have, however it was
+// made: the folders that a box's file systems are mounted on. Whoever makes or
+// takes in an image checks it, and the guest does so again before it uses one.
+package layout
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+)
+
+// Err marks an image without the folders that a box needs.
+var Err = errors.New("unusable image")
+
+// dirs are where proc, tmpfs and the working folder of a box are mounted. Each
+// must be a folder itself: the runtime mounts on what the path leads to, so a
+// link would let an image choose what is hidden and what is not.
+var dirs = []string{"box", "dev", "proc", "sys", "tmp"}
+
+// Dirs returns the folders, sorted, relative to the image's root.
+func Dirs() []string { return append([]string(nil), dirs...) }
+
+// Check makes sure that an image has every folder. lstat gives the mode of what
+// stands at a path relative to the image's root, as lstat(2) does, without
+// following a link. The error matches Err and names everything that is amiss.
+func Check(lstat func(path string) (fs.FileMode, error)) error {
+	var bad []string
+	for _, d := range dirs {
+		mode, err := lstat(d)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			bad = append(bad, "/"+d+" is missing")
+		case err != nil:
+			return fmt.Errorf("%w: /%s: %w", Err, d, err)
+		case !mode.IsDir():
+			bad = append(bad, fmt.Sprintf("/%s is no folder (%v)", d, mode.Type()))
+		}
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("%w: %s; a box needs real folders there", Err, strings.Join(bad, ", "))
+	}
+	return nil
+}
