@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
+	"strconv"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/api/v1/agentv1connect"
 	"github.com/pybox/pybox/agent/boottime"
+	"github.com/pybox/pybox/agent/shell"
 )
 
 // earliestHostTime and latestHostTime are the wall clocks that a host is believed
@@ -58,14 +60,20 @@ type Config struct {
 	Proc fs.FS
 	// Activity tells of the runs in progress.
 	Activity *Activity
-	Log      *slog.Logger
+	// Boxes makes boxes, BuildProgram is what runs in the box of a build.
+	Boxes        Boxes
+	BuildProgram []byte
+	// Shell is for a person who looks into the guest.
+	Shell Shell
+	Log   *slog.Logger
 }
 
 // Service implements api.AgentService. It is safe for concurrent use; no call
 // waits for another, except that one step of the clock goes at a time.
 type Service struct {
-	c   Config
-	off chan string
+	c      Config
+	builds builds
+	off    chan string
 }
 
 var _ agentv1connect.AgentServiceHandler = (*Service)(nil)
@@ -103,6 +111,7 @@ func (s *Service) Hello(_ context.Context, r *connect.Request[agentv1.HelloReque
 		Machine:         s.c.Machine,
 		Stages:          s.c.Stages,
 		RuntimeVersions: s.c.Runtimes,
+		ShellEnabled:    s.c.Shell.Opened(),
 	}), nil
 }
 
@@ -152,6 +161,11 @@ func (s *Service) clocks() (wall time.Time, boot time.Duration) {
 func (s *Service) Status(context.Context, *connect.Request[agentv1.StatusRequest]) (*connect.Response[agentv1.StatusResponse], error) {
 	p := proc{s.c.Proc, s.c.Log}
 	total, available := p.memory()
+	boxes := s.c.Boxes.Status()
+	var shim int64
+	if boxes.ShimPID > 0 {
+		shim = p.rss(strconv.Itoa(boxes.ShimPID))
+	}
 	return connect.NewResponse(&agentv1.StatusResponse{
 		MemTotalBytes:     total,
 		MemAvailableBytes: available,
@@ -163,7 +177,33 @@ func (s *Service) Status(context.Context, *connect.Request[agentv1.StatusRequest
 		OpenFiles:         p.entries("self/fd"),
 		Goroutines:        uint32(runtime.NumGoroutine()),
 		Mounts:            p.lines("self/mountinfo"),
+		ShimRssBytes:      shim,
+		Engine:            boxes.Engine,
+		Images:            boxes.Images,
+		Waiting:           uint32(boxes.Waiting),
+		Cgroups:           uint32(boxes.Cgroups),
+		ShellEnabled:      s.c.Shell.Opened(),
 	}), nil
+}
+
+// Shell lets somebody into the guest; shell.Server is one.
+type Shell interface {
+	Open(clientKey []byte) (hostKey []byte, err error)
+	Opened() bool
+}
+
+// OpenShell implements the call of that name.
+func (s *Service) OpenShell(_ context.Context, r *connect.Request[agentv1.OpenShellRequest]) (*connect.Response[agentv1.OpenShellResponse], error) {
+	host, err := s.c.Shell.Open(r.Msg.GetClientKey())
+	switch {
+	case errors.Is(err, shell.ErrKey):
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	case errors.Is(err, shell.ErrTaken), errors.Is(err, shell.ErrNone):
+		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
+	case err != nil:
+		return nil, connect.NewError(connect.CodeInternal, err)
+	}
+	return connect.NewResponse(&agentv1.OpenShellResponse{HostKey: host}), nil
 }
 
 // PowerOff implements the call of that name: it answers, and PoweringOff tells

@@ -55,7 +55,7 @@ func newTest(t *testing.T) (*Service, *fakeClock, *bytes.Buffer) {
 		Stages:   []*agentv1.Stage{{Name: "kernel", EndedAtNs: 1}},
 		Runtimes: map[string]string{"crun": "1.21"},
 		Wall:     clock, Boot: func() time.Duration { return uptime },
-		Proc: goodProc(), Activity: new(Activity),
+		Proc: goodProc(), Activity: new(Activity), Boxes: new(fakeBoxes), Shell: new(fakeShell),
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}), clock, log
 }

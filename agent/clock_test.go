@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/apitest"
 )
 
 // offClock is a wall clock that runs with the host's, set off from it.
@@ -82,7 +83,7 @@ func withClocks(t *testing.T, off time.Duration, f func(*testing.T, *clockRig)) 
 		s.c.Wall, s.c.Boot = r.clock, func() time.Duration { return time.Since(born) }
 		ours, theirs := net.Pipe()
 		host, guest := newSlowConn(ours, &r.toGuest), newSlowConn(theirs, &r.fromGuest)
-		l := &oneConn{conn: guest, closed: make(chan struct{})}
+		l := apitest.Listener(guest)
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
 		go func() { served <- api.NewServer(s, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
@@ -103,25 +104,6 @@ func withClocks(t *testing.T, off time.Duration, f func(*testing.T, *clockRig)) 
 		f(t, r)
 	})
 }
-
-// oneConn is a listener that accepts one connection.
-type oneConn struct {
-	conn   net.Conn
-	taken  atomic.Bool
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (l *oneConn) Accept() (net.Conn, error) {
-	if !l.taken.Swap(true) {
-		return l.conn, nil
-	}
-	<-l.closed
-	return nil, net.ErrClosed
-}
-
-func (l *oneConn) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
-func (l *oneConn) Addr() net.Addr { return l.conn.LocalAddr() }
 
 func (r *clockRig) push(t *testing.T) api.Clock {
 	t.Helper()

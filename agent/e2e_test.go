@@ -116,6 +116,7 @@ func TestE2EAgent(t *testing.T) {
 		}
 	})
 	t.Run("clock", func(t *testing.T) { testClock(t, c) })
+	t.Run("clock of a stopped machine", func(t *testing.T) { testStoppedClock(t, m, c) })
 	t.Run("many calls leave nothing", func(t *testing.T) { testNoLeak(t, m, c) })
 	t.Run("sysctls", func(t *testing.T) { testSysctls(t, c) })
 	t.Run("timer fires while the agent hangs", func(t *testing.T) { testHang(t, m, c) })
@@ -143,6 +144,9 @@ func testSysctls(t *testing.T, c *api.Client) {
 		"fs.protected_fifos":               "2",
 		"fs.protected_regular":             "2",
 		"fs.suid_dumpable":                 "0",
+		"fs.inotify.max_user_instances":    "2147483647",
+		"fs.inotify.max_user_watches":      "2147483647",
+		"fs.file-max":                      "9223372036854775807",
 	} {
 		query := url.Values{"name": {name}, "want": {want}}.Encode()
 		if err := c.Test(bounded(t), "sysctl", query); err != nil {
@@ -224,6 +228,40 @@ func testClock(t *testing.T, c *api.Client) {
 	}
 	if clk := push(); clk.Offset.Abs() > 5*time.Second+clk.Bound {
 		t.Errorf("in the end: %+v", clk)
+	}
+}
+
+// testStoppedClock: the clock of a machine that QEMU has stopped stands still, and is
+// set by the next push. Two seconds stand for a minute here: only the ratio to the
+// bound of a comparison matters.
+func testStoppedClock(t *testing.T, m vm.Machine, c *api.Client) {
+	const stop = 2 * time.Second
+	p := m.(vm.Pauser)
+	before, err := c.PushTime(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Pause(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(stop)
+	if err := p.Resume(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	after, err := c.PushTime(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := before.Offset // the clock was set by the first push if that was off
+	if before.Stepped {
+		was = 0
+	}
+	lost := was - after.Offset
+	if slack := before.Bound + after.Bound + time.Second; lost < stop-slack || lost > stop+slack || !after.Stepped {
+		t.Errorf("stopped for %v: %+v, then %+v", stop, before, after)
+	}
+	if again, err := c.PushTime(bounded(t)); err != nil || again.Offset.Abs() > api.StepThreshold+again.Bound+after.Bound {
+		t.Errorf("after it was set: %+v, %v", again, err)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -16,15 +18,24 @@ import (
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/boottime"
+	"github.com/pybox/pybox/agent/build"
 	"github.com/pybox/pybox/agent/console"
 	"github.com/pybox/pybox/agent/control"
 	"github.com/pybox/pybox/agent/initd"
+	"github.com/pybox/pybox/agent/shell"
 )
 
 // versionsFile has the versions of what runs boxes: lines "name version",
 // written when the root image is built. Asking the programs themselves would
 // delay the hello by their start.
 const versionsFile = "etc/pybox/versions"
+
+// busyboxPath is what a shell in the guest is made of.
+const busyboxPath = "/usr/bin/busybox"
+
+// gcPercent is GOGC of the agent: most of its heap is output that it keeps for
+// clients, which the default would let grow to the double.
+const gcPercent = 50
 
 // Main is the agent. It returns an exit code, at which PID 1 ends every box and
 // the guest; an agent that is well never returns.
@@ -43,6 +54,7 @@ func run(c *console.Console, version string, started time.Duration) error {
 	if os.Getppid() != 1 || os.Getenv(initd.StagesEnv) == "" {
 		return errors.New("it is started by PID 1 of a PyBox guest only")
 	}
+	debug.SetGCPercent(gcPercent)
 	log := slog.New(slog.NewTextHandler(c, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	pid1, err := controlChannel()
 	if err != nil {
@@ -61,14 +73,22 @@ func run(c *console.Console, version string, started time.Duration) error {
 		return fmt.Errorf("listen for the host on vsock port %d: %w", api.AgentPort, err)
 	}
 	config.stage("listening", boottime.Now())
-	service := NewService(config)
-	server := api.NewServer(service, log)
-	handleTests(server, pid1)
-
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	failed := make(chan error, 1)
+	boxes, err := newBoxes(ctx, config, pid1)
+	if err != nil {
+		return err
+	}
+	config.Boxes, config.BuildProgram = boxes, build.Program()
+	config.Shell = newShell(ctx, log)
+	service := NewService(config)
+	server := api.NewServer(service, log)
+	handleTests(server, pid1, boxes)
+
+	failed := make(chan error, 2)
 	go func() { failed <- server.Serve(ctx, api.LimitListener(l, api.MaxConns, isHost)) }()
+	// The hello does not wait for what makes boxes.
+	go func() { failed <- boxes.Supervise(ctx) }()
 	select {
 	case err := <-failed:
 		return err
@@ -77,6 +97,21 @@ func run(c *console.Console, version string, started time.Duration) error {
 		<-failed
 		return powerOff(pid1.PowerOff, switchOff, reason)
 	}
+}
+
+// newShell returns the shell, which nothing listens for before it is opened.
+func newShell(ctx context.Context, log *slog.Logger) *shell.Server {
+	return shell.New(ctx, shell.Options{
+		Listen: func() (net.Listener, error) {
+			l, err := vsock.ListenContextID(unix.VMADDR_CID_ANY, api.ShellPort, nil)
+			if err != nil {
+				return nil, err
+			}
+			return api.LimitListener(l, api.MaxShells, isHost), nil
+		},
+		Starter: &shell.Busybox{Path: busyboxPath, Parent: filepath.Join(cgroupDir, "pybox")},
+		Log:     log,
+	})
 }
 
 // switchOff ends the machine without PID 1.
@@ -116,7 +151,7 @@ func systemConfig(version string, log *slog.Logger) (Config, error) {
 		BootID:        strings.TrimSpace(string(id)),
 		KernelRelease: unix.ByteSliceToString(u.Release[:]),
 		Machine:       unix.ByteSliceToString(u.Machine[:]),
-		Runtimes:      versions(runtimes),
+		Runtimes:      withContainerd(versions(runtimes)),
 		Wall:          systemClock{},
 		Boot:          boottime.Now,
 		Proc:          os.DirFS("/proc"),
@@ -146,4 +181,18 @@ func (systemClock) Now() time.Time { return time.Now() }
 func (systemClock) Set(t time.Time) error {
 	ts := unix.NsecToTimespec(t.UnixNano())
 	return os.NewSyscallError("clock_settime", unix.ClockSettime(unix.CLOCK_REALTIME, &ts))
+}
+
+// withContainerd adds the version of the containerd that is part of this program.
+func withContainerd(m map[string]string) map[string]string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return m
+	}
+	for _, d := range info.Deps {
+		if d.Path == "github.com/containerd/containerd/v2" {
+			m["containerd"] = strings.TrimPrefix(d.Version, "v")
+		}
+	}
+	return m
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/pybox/pybox/agent/cgroup"
 	"github.com/pybox/pybox/agent/initd"
 )
@@ -18,6 +20,8 @@ const (
 	Sleeper = "pybox-sleeper"
 	// Resumer is the name under which it wakes the agent, see Resume.
 	Resumer = "pybox-resumer"
+	// Hog is the name under which it uses the guest's memory up, see Exhaust.
+	Hog = "pybox-hog"
 )
 
 // hangLimit bounds how long an agent is left stopped.
@@ -29,6 +33,11 @@ func startSleeper(name string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
+	return sleepIn(dir)
+}
+
+// sleepIn starts a process that waits in the cgroup dir.
+func sleepIn(dir string) error {
 	group, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -76,4 +85,26 @@ func boxPopulated(name string) (bool, error) {
 	}
 	defer d.Close()
 	return d.Populated()
+}
+
+const (
+	// hogStep is how much Exhaust takes at a time, hogLimit how long.
+	hogStep  = 16 << 20
+	hogLimit = 100 * time.Second
+)
+
+// Exhaust takes the guest's memory until the box os.Args[1] is dead, or hogLimit.
+// The kernel prefers to kill a process of a box: this one has the agent's
+// oom_score_adj.
+func Exhaust() int {
+	name := os.Args[1]
+	for end := time.Now().Add(hogLimit); time.Now().Before(end); {
+		if populated, err := boxPopulated(name); err != nil || !populated {
+			return 0
+		}
+		if _, err := unix.Mmap(-1, 0, hogStep, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE); err != nil {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return 1
 }

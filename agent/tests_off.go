@@ -4,8 +4,13 @@ package agent
 
 import (
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/box"
 	"github.com/pybox/pybox/agent/control"
 )
 
-// handleTests adds nothing in a build that people use.
-func handleTests(*api.Server, *control.Client) {}
+// handleTests adds nothing: only test builds answer requests that break the
+// guest.
+func handleTests(*api.Server, *control.Client, *box.Manager) {}
+
+// testHooks has none.
+func testHooks() box.Hooks { return box.Hooks{} }

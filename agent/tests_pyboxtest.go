@@ -3,7 +3,9 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -13,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/box"
 	"github.com/pybox/pybox/agent/control"
 )
 
@@ -27,8 +30,12 @@ func want(r *http.Request, got string, err error) error {
 	return nil
 }
 
+// requests are what a test can ask for by name, beside those of handleTests; files
+// of suites add theirs. The answer is for the test.
+var requests = map[string]func(*box.Manager, *http.Request) (string, error){}
+
 // handleTests adds what end-to-end tests need to break the guest from within.
-func handleTests(s *api.Server, pid1 *control.Client) {
+func handleTests(s *api.Server, pid1 *control.Client, boxes *box.Manager) {
 	handle := func(what string, f func(*http.Request) error) {
 		s.Handle(api.TestPath+what, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if err := f(r); err != nil {
@@ -36,6 +43,30 @@ func handleTests(s *api.Server, pid1 *control.Client) {
 			}
 		}))
 	}
+	handleBare(s)
+	pending.boxes = boxes
+	for what, f := range requests {
+		s.Handle(api.TestPath+what, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			answer, err := f(boxes, r)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			_, _ = io.WriteString(w, answer)
+		}))
+	}
+	// The next box is interfered with: see tampers.
+	handle("tamper", pending.ask)
+	// A setting of the cgroup "name" is changed.
+	handle("set-cgroup", setCgroup)
+	// The shim of containerd is killed.
+	handle("kill-shim", func(*http.Request) error {
+		pid := boxes.Status().ShimPID
+		if pid <= 0 {
+			return errors.New("there is no shim")
+		}
+		return unix.Kill(pid, unix.SIGKILL)
+	})
 	handle("crash-init", func(*http.Request) error { return pid1.Crash() })
 	// The agent stops until the box "until" is dead.
 	handle("hang-agent", func(r *http.Request) error {

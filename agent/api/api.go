@@ -15,12 +15,14 @@ import (
 // rises with every change that an older peer would misunderstand.
 const ProtocolVersion = 1
 
-// Ports of the guest, on vsock. The host dials both and listens on none.
+// Ports of the guest, on vsock. The host dials them and listens on none.
 const (
 	// AgentPort is the agent's: HTTP/2 with the Connect protocol.
 	AgentPort = 1024
 	// RecordsPort is PID 1's: its own records, also when the agent is dead.
 	RecordsPort = 1025
+	// ShellPort is that of a shell: SSH (RFC 4253), once OpenShell was called.
+	ShellPort = 1026
 )
 
 // HostCID is the context id of the host, VMADDR_CID_HOST of vsock(7). The guest
@@ -39,6 +41,10 @@ const (
 	MaxStreams = 250
 	// MaxConns bounds the connections that the agent serves at a time.
 	MaxConns = 8
+	// MaxShells bounds the connections to ShellPort at a time. It is two more than the
+	// host lets through, which learns of the end of one before the agent does and may
+	// have the next in its place already.
+	MaxShells = 6
 	// MaxClockBound bounds the age and the bound of a comparison of clocks that
 	// the guest's clock is set from.
 	MaxClockBound = time.Minute
@@ -64,6 +70,11 @@ const (
 	HandshakeTimeout = 5 * time.Second
 	// CallTimeout bounds a unary call that its caller gave no deadline.
 	CallTimeout = 10 * time.Second
+	// StallTimeout is how long the client of a stream may take nothing while
+	// something waits to be sent to it. The stream is then reset, as if the client
+	// had ended it. It may read as slowly as it likes, and be silent for as long as
+	// there is nothing to read.
+	StallTimeout = time.Minute
 	// serveTimeout bounds a unary call on the agent, the upload of its request
 	// and the download of its answer included.
 	serveTimeout = 30 * time.Second
@@ -72,6 +83,14 @@ const (
 	// flushTimeout bounds the wait for the bytes of the last answers after it.
 	flushTimeout = 100 * time.Millisecond
 )
+
+// KeyBytes is the size of the public keys of a shell: Ed25519 (RFC 8032, section
+// 5.1.5).
+const KeyBytes = 32
+
+// TimerAfter is how long after the program's time the timer of the guest's PID 1
+// goes off, which ends a box that the agent should have ended.
+const TimerAfter = time.Second
 
 // Errors, to be tested with errors.Is.
 var (

@@ -67,6 +67,12 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 // serve serves s and gives the address.
 func serve(t *testing.T, s agentv1connect.AgentServiceHandler) string {
 	t.Helper()
+	return serveWith(t, s, func(*Server) {})
+}
+
+// serveWith is serve for a server that is changed first.
+func serveWith(t *testing.T, s agentv1connect.AgentServiceHandler, change func(*Server)) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -74,6 +80,7 @@ func serve(t *testing.T, s agentv1connect.AgentServiceHandler) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	server := NewServer(s, quiet())
+	change(server)
 	go func() { done <- server.Serve(ctx, LimitListener(l, MaxConns, func(net.Addr) bool { return true })) }()
 	t.Cleanup(func() {
 		cancel()

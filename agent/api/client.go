@@ -22,8 +22,10 @@ const baseURL = "http://agent"
 
 // Client is the host's end of one connection to the agent. It offers the calls
 // of the service; every answer has passed Validate, and a call without a
-// deadline gets CallTimeout. It never dials: when the connection has ended, all
-// calls fail with ErrEnded. It is safe for concurrent use.
+// deadline gets CallTimeout. The streams of Run and Build live as long as their
+// context and have no deadline but its; whether somebody reads them or not delays
+// no other call. It never dials: when the connection has ended, all calls fail
+// with ErrEnded. It is safe for concurrent use.
 type Client struct {
 	agentv1connect.AgentServiceClient
 	conn *watchedConn
@@ -168,7 +170,7 @@ func (c *watchedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// guard gives every call a deadline and every answer a check.
+// guard gives every unary call a deadline and every answer a check.
 type guard struct{}
 
 var _ connect.Interceptor = guard{}
@@ -195,7 +197,12 @@ func (guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 // WrapStreamingClient implements connect.Interceptor.
 func (guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
-		return guardedStream{next(ctx, spec)}
+		conn := next(ctx, spec)
+		// net/http does not look at the context of a request whose body is open
+		// and idle, once the answer has begun: without this the peer would not
+		// learn that the stream was given up.
+		stop := context.AfterFunc(ctx, func() { _ = conn.CloseResponse() })
+		return guardedStream{conn, stop}
 	}
 }
 
@@ -204,11 +211,15 @@ func (guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.Str
 	return next
 }
 
-type guardedStream struct{ connect.StreamingClientConn }
+type guardedStream struct {
+	connect.StreamingClientConn
+	stop func() bool
+}
 
 // Receive implements connect.StreamingClientConn.
 func (s guardedStream) Receive(m any) error {
 	if err := s.StreamingClientConn.Receive(m); err != nil {
+		s.stop()
 		return cleanError(err)
 	}
 	return validateAny(m)
@@ -239,5 +250,18 @@ func cleanError(err error) error {
 		}
 		return r
 	}, text[:min(len(text), maxErrorMessage)])
-	return connect.NewError(e.Code(), errors.New(text))
+	return connect.NewError(e.Code(), remoteError(text))
+}
+
+// remoteError is what the agent said that is wrong.
+type remoteError string
+
+// Error implements error.
+func (e remoteError) Error() string { return string(e) }
+
+// IsRemote tells whether err is the agent's own answer to a call, whose code is
+// there with connect.CodeOf, and not a failure to reach it or to understand it.
+func IsRemote(err error) bool {
+	var e remoteError
+	return errors.As(err, &e)
 }

@@ -20,8 +20,9 @@ import (
 // call is bounded in bytes and unary ones in time; a peer that stalls delays
 // only its own calls.
 type Server struct {
-	http *http.Server
-	busy busy
+	http  *http.Server
+	busy  busy
+	stall time.Duration
 }
 
 // NewServer returns a Server for handler. log gets what net/http complains of.
@@ -37,11 +38,11 @@ func NewServer(handler agentv1connect.AgentServiceHandler, log *slog.Logger) *Se
 			return connect.NewError(connect.CodeInternal, errors.New("the agent failed on this call"))
 		}),
 	)
+	s := &Server{stall: StallTimeout}
 	mux := http.NewServeMux()
-	mux.Handle(path, onlyConnect(h))
+	mux.Handle(path, s.onlyConnect(h))
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	s := new(Server)
 	s.http = &http.Server{
 		Handler:           mux,
 		ConnState:         s.busy.set,
@@ -134,8 +135,12 @@ func (b *busy) wait(timeout time.Duration) {
 }
 
 // onlyConnect lets the Connect protocol with protobuf through, which is all that
-// a client of this package speaks, and bounds unary calls in time.
-func onlyConnect(next http.Handler) http.Handler {
+// a client of this package speaks, and bounds unary calls in time. A stream may
+// last for as long as its handler likes, but its client must go on taking what is
+// sent: see StallTimeout. It ends with its handler, its client's reset, or the
+// connection, whichever is first, and until then costs one window. How long a
+// client may send nothing is for the handler to say.
+func (s *Server) onlyConnect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch t := r.Header.Get("Content-Type"); {
 		case r.Method != http.MethodPost:
@@ -151,9 +156,44 @@ func onlyConnect(next http.Handler) http.Handler {
 			defer cancel()
 			next.ServeHTTP(w, r.WithContext(ctx))
 		case strings.HasPrefix(t, "application/connect+proto"):
-			next.ServeHTTP(w, r)
+			next.ServeHTTP(stream{w, http.NewResponseController(w), s.stall}, r)
 		default:
 			http.Error(w, "want the Connect protocol with protobuf", http.StatusUnsupportedMediaType)
 		}
 	})
+}
+
+// stream is the answer of a streaming call. It is reset when its client takes
+// nothing for the time stall while something waits to be sent.
+type stream struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	stall   time.Duration
+}
+
+// Write implements io.Writer.
+func (s stream) Write(b []byte) (n int, err error) {
+	err = s.within(func() error {
+		n, err = s.ResponseWriter.Write(b)
+		return err
+	})
+	return n, err
+}
+
+// Flush implements http.Flusher, which connect asks for.
+func (s stream) Flush() { _ = s.FlushError() }
+
+// FlushError is for http.ResponseController.
+func (s stream) FlushError() error { return s.within(s.control.Flush) }
+
+// Unwrap is for http.ResponseController.
+func (s stream) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// within bounds one write. The deadline is taken back after it: net/http resets a
+// stream at its deadline whether it writes or not.
+func (s stream) within(write func() error) error {
+	if err := s.control.SetWriteDeadline(time.Now().Add(s.stall)); err != nil {
+		return err
+	}
+	return errors.Join(write(), s.control.SetWriteDeadline(time.Time{}))
 }

@@ -15,6 +15,7 @@ const (
 	maxVersion  = 64
 	maxStages   = 32
 	maxRuntimes = 16
+	maxImages   = 16
 	// maxBytes bounds memory figures: far above any machine, far below an
 	// overflow of their sums.
 	maxBytes = 1 << 50
@@ -35,8 +36,14 @@ func Validate(m proto.Message) error {
 		return ValidateSetTime(m)
 	case *agentv1.StatusResponse:
 		return ValidateStatus(m)
-	case *agentv1.PowerOffResponse:
-		return nil // it has no fields
+	case *agentv1.PowerOffResponse, *agentv1.CancelRunResponse:
+		return nil // they have no fields
+	case *agentv1.OpenShellResponse:
+		return validateOpenShell(m)
+	case *agentv1.RunEvent:
+		return validateRunEvent(m)
+	case *agentv1.BuildEvent:
+		return validateBuildEvent(m)
 	default:
 		return fmt.Errorf("%w: unexpected message %T", ErrInvalid, m)
 	}
@@ -81,15 +88,27 @@ func ValidateSetTime(m *agentv1.SetTimeResponse) error {
 // ValidateStatus checks a status.
 func ValidateStatus(m *agentv1.StatusResponse) error {
 	c := checker{what: "status"}
-	for _, n := range []int64{m.GetMemTotalBytes(), m.GetMemAvailableBytes(), m.GetAgentRssBytes(), m.GetInitRssBytes()} {
+	for _, n := range []int64{m.GetMemTotalBytes(), m.GetMemAvailableBytes(), m.GetAgentRssBytes(), m.GetInitRssBytes(), m.GetShimRssBytes()} {
 		c.check("bytes", n >= 0 && n <= maxBytes)
 	}
 	c.check("available memory", m.GetMemAvailableBytes() <= m.GetMemTotalBytes())
 	c.check("uptime", isTime(m.GetUptimeNs()))
 	c.check("guest clock", isUnix(m.GetGuestUnixNs()))
-	for _, n := range []uint32{m.GetBoxes(), m.GetOpenFiles(), m.GetGoroutines(), m.GetMounts()} {
+	for _, n := range []uint32{m.GetBoxes(), m.GetOpenFiles(), m.GetGoroutines(), m.GetMounts(), m.GetWaiting(), m.GetCgroups()} {
 		c.check("count", n <= maxCount)
 	}
+	c.text("engine", m.GetEngine(), 0, MaxSentence)
+	c.check("engine", isEngine(m.GetEngine()))
+	c.check("number of images", len(m.GetImages()) <= maxImages)
+	for _, image := range m.GetImages() {
+		c.check("image", isImage(image))
+	}
+	return c.err
+}
+
+func validateOpenShell(m *agentv1.OpenShellResponse) error {
+	c := checker{what: "shell"}
+	c.check("host key", len(m.GetHostKey()) == KeyBytes)
 	return c.err
 }
 
@@ -99,6 +118,7 @@ type checker struct {
 	err  error
 }
 
+// check notes that field is out of bounds unless ok.
 func (c *checker) check(field string, ok bool) {
 	if !ok && c.err == nil {
 		c.err = fmt.Errorf("%w: %s: %s out of bounds", ErrInvalid, c.what, field)

@@ -70,6 +70,8 @@ func TestValidateStatusAndTime(t *testing.T) {
 		"time: uptime":         &agentv1.SetTimeResponse{GuestBootNs: -1},
 		"time: reason":         &agentv1.SetTimeResponse{Deferred: "run\nactive"},
 		"time: both":           &agentv1.SetTimeResponse{Stepped: true, Deferred: "run active"},
+		"shell: no key":        &agentv1.OpenShellResponse{},
+		"shell: long key":      &agentv1.OpenShellResponse{HostKey: make([]byte, KeyBytes+1)},
 	} {
 		if err := Validate(m); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)

@@ -42,7 +42,7 @@ const (
 	MaxReason = 128
 
 	// MaxDuration bounds a timer, MaxTimers how many are armed at a time.
-	MaxDuration = time.Hour
+	MaxDuration = 25 * time.Hour
 	MaxTimers   = 128
 )
 

@@ -37,6 +37,9 @@ func Main() {
 		os.Exit(2)
 	}
 	stayUp()
+	if inInitramfs() {
+		refuse(c, leaveInitramfs(started), powerOff)
+	}
 	refuse(c, boot(c, started), powerOff)
 }
 
@@ -55,7 +58,7 @@ func stayUp() {
 // boot brings the guest up and supervises it. It returns only when the guest
 // cannot start.
 func boot(c *console.Console, started time.Duration) error {
-	stages := []stage{{"kernel", started}}
+	stages := earlierStages(started)
 	if err := mountAll(); err != nil {
 		return err
 	}
@@ -133,16 +136,15 @@ func powerOff() {
 	os.Exit(1) // the kernel panics, and with panic=-1 resets too
 }
 
+// agentPath is where the guest's root has the agent.
+const agentPath = "/usr/sbin/" + AgentName
+
 // startAgent starts the agent in its cgroup. It gives PID 1's end of the control
 // channel and the agent's process id. It forks without package os: that would
 // wait for its child, and PID 1 waits for all at once.
 func startAgent(system *cgroup.Dir, stages []stage) (net.Conn, int, error) {
 	fail := func(err error) (net.Conn, int, error) {
 		return nil, 0, fmt.Errorf("start the agent: %w", err)
-	}
-	exe, err := os.Readlink("/proc/self/exe") // for its name in process lists
-	if err != nil {
-		return fail(err)
 	}
 	ours, theirs, err := socketPair()
 	if err != nil {
@@ -159,7 +161,7 @@ func startAgent(system *cgroup.Dir, stages []stage) (net.Conn, int, error) {
 		return fail(errors.Join(err, ours.Close()))
 	}
 	defer null.Close()
-	pid, err := syscall.ForkExec(exe, []string{AgentName}, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(agentPath, []string{AgentName}, &syscall.ProcAttr{
 		Dir: "/",
 		Env: []string{
 			"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "TZ=UTC",
@@ -170,7 +172,7 @@ func startAgent(system *cgroup.Dir, stages []stage) (net.Conn, int, error) {
 		Sys:   &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(group.Fd())},
 	})
 	if err != nil {
-		return fail(errors.Join(fmt.Errorf("execute %s: %w", exe, err), ours.Close()))
+		return fail(errors.Join(fmt.Errorf("execute %s: %w", agentPath, err), ours.Close()))
 	}
 	return ours, pid, nil
 }

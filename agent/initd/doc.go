@@ -4,6 +4,10 @@
 // powers the guest off. It starts nothing else, reads nothing that a box wrote
 // and answers the host on one port of its own, with its records.
 //
+// With a kernel that has its drivers as modules the same program is the init of an
+// initial RAM file system first: it loads them, forbids any more, and becomes the
+// init of the root.
+//
 // It stays small because nothing supervises it: if it ends, the kernel panics
 // and the machine is gone, which the host sees.
 package initd

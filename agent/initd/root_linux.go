@@ -25,8 +25,11 @@ func checkRoot(root, sys string) error {
 	if err != nil {
 		return fmt.Errorf("the root file system (device %s) is on no disk with a serial number: %w", dev, err)
 	}
-	if got := strings.Trim(string(serial), " \n\x00"); got != rootSerial {
+	if got := trimSerial(serial); got != rootSerial {
 		return fmt.Errorf("the root file system is on the disk %.32q, want %q: the disks are in the wrong order", got, rootSerial)
 	}
 	return nil
 }
+
+// trimSerial is a disk's serial number out of what sysfs shows of it.
+func trimSerial(b []byte) string { return strings.Trim(string(b), " \n\x00") }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,18 +26,23 @@ const (
 	noExec    = noSuidDev | unix.MS_NOEXEC
 )
 
-// mounts is in the order of mounting. Everything that can be written is memory,
-// so each tmpfs has a size. hidepid is for whatever is not root.
-var mounts = []mount{
+// kernelMounts are the kernel's own file systems. hidepid is for whatever is not
+// root.
+var kernelMounts = []mount{
 	{kind: "proc", target: "/proc", flags: noExec, data: "hidepid=invisible"},
 	{kind: "sysfs", target: "/sys", flags: noExec},
 	{kind: "devtmpfs", target: "/dev", flags: unix.MS_NOSUID | unix.MS_NOEXEC, data: "size=1m,mode=0755"},
+}
+
+// mounts is in the order of mounting. Everything that can be written is memory,
+// so each tmpfs has a size.
+var mounts = append(slices.Clone(kernelMounts), []mount{
 	{kind: "devpts", target: "/dev/pts", flags: unix.MS_NOSUID | unix.MS_NOEXEC, data: "newinstance,gid=5,mode=0620,ptmxmode=0666", mkdir: true},
 	{kind: "tmpfs", target: "/dev/shm", flags: noExec, data: "size=16m,mode=1777", mkdir: true},
 	{kind: "tmpfs", target: "/run", flags: noExec, data: "size=64m,nr_inodes=65536,mode=0755"},
 	{kind: "tmpfs", target: "/tmp", flags: noExec, data: "size=64m,nr_inodes=16384,mode=1777"},
 	{kind: "cgroup2", target: cgroupRoot, flags: noExec, data: "nsdelegate,memory_recursiveprot"},
-}
+}...)
 
 // mountAll mounts the table. What is mounted there already (the kernel may have
 // mounted /dev, CONFIG_DEVTMPFS_MOUNT) stays.
@@ -73,6 +79,8 @@ var sysctls = []struct{ name, value string }{
 	{"kernel.yama.ptrace_scope", "2"},
 	{"kernel.io_uring_disabled", "2"},
 	{"kernel.kexec_load_disabled", "1"},
+	// For good. Without an initial RAM file system nothing was loaded before.
+	{"kernel.modules_disabled", "1"},
 	{"kernel.sysrq", "0"},
 	{"vm.unprivileged_userfaultfd", "0"},
 	{"dev.tty.ldisc_autoload", "0"},
@@ -81,6 +89,13 @@ var sysctls = []struct{ name, value string }{
 	{"fs.protected_fifos", "2"},
 	{"fs.protected_regular", "2"},
 	{"fs.suid_dumpable", "0"},
+	// What the kernel counts for a user it counts for the maker of that user's
+	// namespace too, which is root for every box, and it bounds the open files of
+	// all: one box could leave nothing to the others. Each pays for these with its
+	// own memory.
+	{"fs.inotify.max_user_instances", "2147483647"},
+	{"fs.inotify.max_user_watches", "2147483647"},
+	{"fs.file-max", "9223372036854775807"},
 	// A kernel that is in doubt about itself must not go on.
 	{"kernel.panic_on_oops", "1"},
 	{"kernel.panic", "-1"},

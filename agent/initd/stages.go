@@ -1,6 +1,7 @@
 package initd
 
 import (
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -52,4 +53,14 @@ func ParseStages(value string, each func(name string, at time.Duration)) {
 			each(name, time.Duration(at))
 		}
 	}
+}
+
+// earlierStages are those that ended before this program began at started: the
+// kernel's alone, or the ones that the init of an initial RAM file system noted.
+func earlierStages(started time.Duration) (out []stage) {
+	ParseStages(os.Getenv(StagesEnv), func(name string, at time.Duration) { out = append(out, stage{name, at}) })
+	if len(out) > 0 {
+		return append(out, stage{"root", started})
+	}
+	return []stage{{"kernel", started}}
 }

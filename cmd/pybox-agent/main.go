@@ -1,6 +1,7 @@
-// Command pybox-agent is every program of the guest in one static binary, told
-// apart by the name it is started under: "init" is PID 1, "pybox-agent" the
-// agent that the host talks to.
+// Command pybox-agent is the guest's programs but PID 1 in one static binary, told
+// apart by the name it is started under: "pybox-agent" is the agent that the host
+// talks to, "containerd-shim-pybox" the process that starts and watches the boxes
+// for it. PID 1 is cmd/pybox-init.
 package main
 
 import (
@@ -14,10 +15,7 @@ var version = "dev"
 
 func main() {
 	name := filepath.Base(os.Args[0])
-	if os.Getpid() == 1 {
-		name = "init" // whatever the kernel's command line called it
-	}
-	if os.Getpid() != 1 && len(os.Args) == 2 && os.Args[1] == "--version" {
+	if len(os.Args) == 2 && os.Args[1] == "--version" {
 		fmt.Println("pybox-agent", version)
 		return
 	}

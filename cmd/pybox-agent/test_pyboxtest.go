@@ -14,4 +14,5 @@ func addTestPrograms(m map[string]func() int) {
 		return 0
 	}
 	m[agent.Resumer] = agent.Resume
+	m[agent.Hog] = agent.Exhaust
 }

@@ -95,7 +95,7 @@ type HelloResponse struct {
 	Stages []*Stage `protobuf:"bytes,6,rep,name=stages,proto3" json:"stages,omitempty"`
 	// Versions of what runs boxes, by name ("crun"), at most 16.
 	RuntimeVersions map[string]string `protobuf:"bytes,7,rep,name=runtime_versions,json=runtimeVersions,proto3" json:"runtime_versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Whether a shell can be opened in the guest.
+	// Whether a shell was opened in this boot.
 	ShellEnabled  bool `protobuf:"varint,8,opt,name=shell_enabled,json=shellEnabled,proto3" json:"shell_enabled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -430,9 +430,21 @@ type StatusResponse struct {
 	// Guest's wall clock, nanoseconds since 1970-01-01 UTC.
 	GuestUnixNs int64 `protobuf:"varint,7,opt,name=guest_unix_ns,json=guestUnixNs,proto3" json:"guest_unix_ns,omitempty"`
 	// Open descriptors, goroutines and mounts: what a leak would show in.
-	OpenFiles     uint32 `protobuf:"varint,8,opt,name=open_files,json=openFiles,proto3" json:"open_files,omitempty"`
-	Goroutines    uint32 `protobuf:"varint,9,opt,name=goroutines,proto3" json:"goroutines,omitempty"`
-	Mounts        uint32 `protobuf:"varint,10,opt,name=mounts,proto3" json:"mounts,omitempty"`
+	OpenFiles  uint32 `protobuf:"varint,8,opt,name=open_files,json=openFiles,proto3" json:"open_files,omitempty"`
+	Goroutines uint32 `protobuf:"varint,9,opt,name=goroutines,proto3" json:"goroutines,omitempty"`
+	Mounts     uint32 `protobuf:"varint,10,opt,name=mounts,proto3" json:"mounts,omitempty"`
+	// VmRSS of the containerd shim, in bytes; 0 while none runs.
+	ShimRssBytes int64 `protobuf:"varint,11,opt,name=shim_rss_bytes,json=shimRssBytes,proto3" json:"shim_rss_bytes,omitempty"`
+	// What makes boxes: "starting", "ready", "recovering", or "failed: why".
+	Engine string `protobuf:"bytes,12,opt,name=engine,proto3" json:"engine,omitempty"`
+	// Serials of the image disks that are attached, at most 16.
+	Images []string `protobuf:"bytes,13,rep,name=images,proto3" json:"images,omitempty"`
+	// Runs and builds that wait for room.
+	Waiting uint32 `protobuf:"varint,14,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Control groups below the parent of boxes.
+	Cgroups uint32 `protobuf:"varint,15,opt,name=cgroups,proto3" json:"cgroups,omitempty"`
+	// Whether a shell was opened in this boot.
+	ShellEnabled  bool `protobuf:"varint,16,opt,name=shell_enabled,json=shellEnabled,proto3" json:"shell_enabled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -537,6 +549,48 @@ func (x *StatusResponse) GetMounts() uint32 {
 	return 0
 }
 
+func (x *StatusResponse) GetShimRssBytes() int64 {
+	if x != nil {
+		return x.ShimRssBytes
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetEngine() string {
+	if x != nil {
+		return x.Engine
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetImages() []string {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetCgroups() uint32 {
+	if x != nil {
+		return x.Cgroups
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetShellEnabled() bool {
+	if x != nil {
+		return x.ShellEnabled
+	}
+	return false
+}
+
 type PowerOffRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, for the guest's console. At most 200 bytes.
@@ -618,6 +672,2356 @@ func (*PowerOffResponse) Descriptor() ([]byte, []int) {
 	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
+// RunRequest is one part of what the client says about a run.
+type RunRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Part:
+	//
+	//	*RunRequest_Start
+	//	*RunRequest_File
+	//	*RunRequest_Data
+	//	*RunRequest_Go
+	//	*RunRequest_Stdin
+	Part          isRunRequest_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunRequest) Reset() {
+	*x = RunRequest{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunRequest) ProtoMessage() {}
+
+func (x *RunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
+func (*RunRequest) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RunRequest) GetPart() isRunRequest_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *RunRequest) GetStart() *RunStart {
+	if x != nil {
+		if x, ok := x.Part.(*RunRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *RunRequest) GetFile() *RunFile {
+	if x != nil {
+		if x, ok := x.Part.(*RunRequest_File); ok {
+			return x.File
+		}
+	}
+	return nil
+}
+
+func (x *RunRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*RunRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *RunRequest) GetGo() *RunGo {
+	if x != nil {
+		if x, ok := x.Part.(*RunRequest_Go); ok {
+			return x.Go
+		}
+	}
+	return nil
+}
+
+func (x *RunRequest) GetStdin() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*RunRequest_Stdin); ok {
+			return x.Stdin
+		}
+	}
+	return nil
+}
+
+type isRunRequest_Part interface {
+	isRunRequest_Part()
+}
+
+type RunRequest_Start struct {
+	Start *RunStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type RunRequest_File struct {
+	File *RunFile `protobuf:"bytes,2,opt,name=file,proto3,oneof"`
+}
+
+type RunRequest_Data struct {
+	// Bytes of the file before it, at most 256 KiB.
+	Data []byte `protobuf:"bytes,3,opt,name=data,proto3,oneof"`
+}
+
+type RunRequest_Go struct {
+	Go *RunGo `protobuf:"bytes,4,opt,name=go,proto3,oneof"`
+}
+
+type RunRequest_Stdin struct {
+	// Bytes of standard input, at most 256 KiB; empty: its end.
+	Stdin []byte `protobuf:"bytes,5,opt,name=stdin,proto3,oneof"`
+}
+
+func (*RunRequest_Start) isRunRequest_Part() {}
+
+func (*RunRequest_File) isRunRequest_Part() {}
+
+func (*RunRequest_Data) isRunRequest_Part() {}
+
+func (*RunRequest_Go) isRunRequest_Part() {}
+
+func (*RunRequest_Stdin) isRunRequest_Part() {}
+
+type RunStart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 40 of a-z, 0-9 and "-", and not one that runs.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Serial of the image's disk: "img-" and 16 hexadecimal digits.
+	Image string `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`
+	// File name of the program in its working folder.
+	Program string `protobuf:"bytes,3,opt,name=program,proto3" json:"program,omitempty"`
+	// Arguments behind the program's name, at most 256 and 64 KiB together.
+	Args []string `protobuf:"bytes,4,rep,name=args,proto3" json:"args,omitempty"`
+	// Environment beyond the box's own, "NAME=value", at most 256 and 64 KiB.
+	Env    []string `protobuf:"bytes,5,rep,name=env,proto3" json:"env,omitempty"`
+	Limits *Limits  `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
+	// The program's time, from go to its end, in nanoseconds.
+	TimeoutNs int64 `protobuf:"varint,7,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`
+	// How much of each output stream is kept and sent, in bytes, at most 16 MiB.
+	StdoutBytes int64 `protobuf:"varint,8,opt,name=stdout_bytes,json=stdoutBytes,proto3" json:"stdout_bytes,omitempty"`
+	StderrBytes int64 `protobuf:"varint,9,opt,name=stderr_bytes,json=stderrBytes,proto3" json:"stderr_bytes,omitempty"`
+	// How long the run may wait for room, in nanoseconds.
+	QueueWaitNs   int64 `protobuf:"varint,10,opt,name=queue_wait_ns,json=queueWaitNs,proto3" json:"queue_wait_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunStart) Reset() {
+	*x = RunStart{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunStart) ProtoMessage() {}
+
+func (x *RunStart) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunStart.ProtoReflect.Descriptor instead.
+func (*RunStart) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RunStart) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RunStart) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *RunStart) GetProgram() string {
+	if x != nil {
+		return x.Program
+	}
+	return ""
+}
+
+func (x *RunStart) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *RunStart) GetEnv() []string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *RunStart) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *RunStart) GetTimeoutNs() int64 {
+	if x != nil {
+		return x.TimeoutNs
+	}
+	return 0
+}
+
+func (x *RunStart) GetStdoutBytes() int64 {
+	if x != nil {
+		return x.StdoutBytes
+	}
+	return 0
+}
+
+func (x *RunStart) GetStderrBytes() int64 {
+	if x != nil {
+		return x.StderrBytes
+	}
+	return 0
+}
+
+func (x *RunStart) GetQueueWaitNs() int64 {
+	if x != nil {
+		return x.QueueWaitNs
+	}
+	return 0
+}
+
+// Limits of a box; see package agent/oci.
+type Limits struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MemoryBytes   int64                  `protobuf:"varint,1,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	Pids          int64                  `protobuf:"varint,2,opt,name=pids,proto3" json:"pids,omitempty"`
+	MilliCpu      int64                  `protobuf:"varint,3,opt,name=milli_cpu,json=milliCpu,proto3" json:"milli_cpu,omitempty"`
+	WorkBytes     int64                  `protobuf:"varint,4,opt,name=work_bytes,json=workBytes,proto3" json:"work_bytes,omitempty"`
+	WorkFiles     int64                  `protobuf:"varint,5,opt,name=work_files,json=workFiles,proto3" json:"work_files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Limits) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetPids() int64 {
+	if x != nil {
+		return x.Pids
+	}
+	return 0
+}
+
+func (x *Limits) GetMilliCpu() int64 {
+	if x != nil {
+		return x.MilliCpu
+	}
+	return 0
+}
+
+func (x *Limits) GetWorkBytes() int64 {
+	if x != nil {
+		return x.WorkBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetWorkFiles() int64 {
+	if x != nil {
+		return x.WorkFiles
+	}
+	return 0
+}
+
+// RunFile begins a file in the working folder.
+type RunFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Relative path, "/" between its parts.
+	Name  string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Bytes int64  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Whether its owner may execute it.
+	Executable bool `protobuf:"varint,3,opt,name=executable,proto3" json:"executable,omitempty"`
+	// A folder: no data follows.
+	Folder        bool `protobuf:"varint,4,opt,name=folder,proto3" json:"folder,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunFile) Reset() {
+	*x = RunFile{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunFile) ProtoMessage() {}
+
+func (x *RunFile) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunFile.ProtoReflect.Descriptor instead.
+func (*RunFile) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RunFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RunFile) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *RunFile) GetExecutable() bool {
+	if x != nil {
+		return x.Executable
+	}
+	return false
+}
+
+func (x *RunFile) GetFolder() bool {
+	if x != nil {
+		return x.Folder
+	}
+	return false
+}
+
+type RunGo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether standard input follows; else it is empty.
+	Stdin         bool `protobuf:"varint,1,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunGo) Reset() {
+	*x = RunGo{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunGo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunGo) ProtoMessage() {}
+
+func (x *RunGo) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunGo.ProtoReflect.Descriptor instead.
+func (*RunGo) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RunGo) GetStdin() bool {
+	if x != nil {
+		return x.Stdin
+	}
+	return false
+}
+
+// RunEvent is one thing that happened in a run, in order.
+type RunEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Event:
+	//
+	//	*RunEvent_Queued
+	//	*RunEvent_Admitted
+	//	*RunEvent_Stage
+	//	*RunEvent_Check
+	//	*RunEvent_Started
+	//	*RunEvent_Output
+	//	*RunEvent_Sample
+	//	*RunEvent_Exited
+	//	*RunEvent_Record
+	//	*RunEvent_Cleanup
+	Event         isRunEvent_Event `protobuf_oneof:"event"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunEvent) Reset() {
+	*x = RunEvent{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunEvent) ProtoMessage() {}
+
+func (x *RunEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
+func (*RunEvent) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RunEvent) GetEvent() isRunEvent_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *RunEvent) GetQueued() *Queued {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Queued); ok {
+			return x.Queued
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetAdmitted() *Admitted {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Admitted); ok {
+			return x.Admitted
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetStage() *Stage {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Stage); ok {
+			return x.Stage
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetCheck() *Check {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Check); ok {
+			return x.Check
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetStarted() *Started {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Started); ok {
+			return x.Started
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetOutput() *Output {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Output); ok {
+			return x.Output
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetSample() *Sample {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Sample); ok {
+			return x.Sample
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetExited() *Exited {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Exited); ok {
+			return x.Exited
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetRecord() *RunRecord {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Record); ok {
+			return x.Record
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetCleanup() *Cleanup {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Cleanup); ok {
+			return x.Cleanup
+		}
+	}
+	return nil
+}
+
+type isRunEvent_Event interface {
+	isRunEvent_Event()
+}
+
+type RunEvent_Queued struct {
+	Queued *Queued `protobuf:"bytes,1,opt,name=queued,proto3,oneof"`
+}
+
+type RunEvent_Admitted struct {
+	Admitted *Admitted `protobuf:"bytes,2,opt,name=admitted,proto3,oneof"`
+}
+
+type RunEvent_Stage struct {
+	Stage *Stage `protobuf:"bytes,3,opt,name=stage,proto3,oneof"`
+}
+
+type RunEvent_Check struct {
+	Check *Check `protobuf:"bytes,4,opt,name=check,proto3,oneof"`
+}
+
+type RunEvent_Started struct {
+	Started *Started `protobuf:"bytes,5,opt,name=started,proto3,oneof"`
+}
+
+type RunEvent_Output struct {
+	Output *Output `protobuf:"bytes,6,opt,name=output,proto3,oneof"`
+}
+
+type RunEvent_Sample struct {
+	Sample *Sample `protobuf:"bytes,7,opt,name=sample,proto3,oneof"`
+}
+
+type RunEvent_Exited struct {
+	Exited *Exited `protobuf:"bytes,8,opt,name=exited,proto3,oneof"`
+}
+
+type RunEvent_Record struct {
+	Record *RunRecord `protobuf:"bytes,9,opt,name=record,proto3,oneof"`
+}
+
+type RunEvent_Cleanup struct {
+	Cleanup *Cleanup `protobuf:"bytes,10,opt,name=cleanup,proto3,oneof"`
+}
+
+func (*RunEvent_Queued) isRunEvent_Event() {}
+
+func (*RunEvent_Admitted) isRunEvent_Event() {}
+
+func (*RunEvent_Stage) isRunEvent_Event() {}
+
+func (*RunEvent_Check) isRunEvent_Event() {}
+
+func (*RunEvent_Started) isRunEvent_Event() {}
+
+func (*RunEvent_Output) isRunEvent_Event() {}
+
+func (*RunEvent_Sample) isRunEvent_Event() {}
+
+func (*RunEvent_Exited) isRunEvent_Event() {}
+
+func (*RunEvent_Record) isRunEvent_Event() {}
+
+func (*RunEvent_Cleanup) isRunEvent_Event() {}
+
+// Queued says that the run waits for room, and is sent when that begins.
+type Queued struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Runs before it.
+	Ahead         uint32 `protobuf:"varint,1,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Queued) Reset() {
+	*x = Queued{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Queued) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Queued) ProtoMessage() {}
+
+func (x *Queued) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Queued.ProtoReflect.Descriptor instead.
+func (*Queued) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Queued) GetAhead() uint32 {
+	if x != nil {
+		return x.Ahead
+	}
+	return 0
+}
+
+type Admitted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The wait for room, and for nothing else.
+	QueuedNs      int64 `protobuf:"varint,1,opt,name=queued_ns,json=queuedNs,proto3" json:"queued_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Admitted) Reset() {
+	*x = Admitted{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Admitted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Admitted) ProtoMessage() {}
+
+func (x *Admitted) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
+func (*Admitted) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Admitted) GetQueuedNs() int64 {
+	if x != nil {
+		return x.QueuedNs
+	}
+	return 0
+}
+
+// Check is one setting of the made box against the policy.
+type Check struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Setting  string                 `protobuf:"bytes,1,opt,name=setting,proto3" json:"setting,omitempty"`
+	Expected string                 `protobuf:"bytes,2,opt,name=expected,proto3" json:"expected,omitempty"`
+	Found    string                 `protobuf:"bytes,3,opt,name=found,proto3" json:"found,omitempty"`
+	// Where found was read.
+	Source string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	Ok     bool   `protobuf:"varint,5,opt,name=ok,proto3" json:"ok,omitempty"`
+	// Whether it is of the second, quick reading, after the files were written.
+	Again         bool `protobuf:"varint,6,opt,name=again,proto3" json:"again,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Check) Reset() {
+	*x = Check{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Check) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Check) ProtoMessage() {}
+
+func (x *Check) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Check.ProtoReflect.Descriptor instead.
+func (*Check) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Check) GetSetting() string {
+	if x != nil {
+		return x.Setting
+	}
+	return ""
+}
+
+func (x *Check) GetExpected() string {
+	if x != nil {
+		return x.Expected
+	}
+	return ""
+}
+
+func (x *Check) GetFound() string {
+	if x != nil {
+		return x.Found
+	}
+	return ""
+}
+
+func (x *Check) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Check) GetOk() bool {
+	if x != nil {
+		return x.Ok
+	}
+	return false
+}
+
+func (x *Check) GetAgain() bool {
+	if x != nil {
+		return x.Again
+	}
+	return false
+}
+
+// Started says that the program got its go.
+type Started struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CLOCK_BOOTTIME of the go, nanoseconds.
+	AtNs          int64 `protobuf:"varint,1,opt,name=at_ns,json=atNs,proto3" json:"at_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Started) Reset() {
+	*x = Started{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Started) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Started) ProtoMessage() {}
+
+func (x *Started) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Started.ProtoReflect.Descriptor instead.
+func (*Started) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Started) GetAtNs() int64 {
+	if x != nil {
+		return x.AtNs
+	}
+	return 0
+}
+
+type Output struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 is standard output, 2 standard error.
+	Stream uint32 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	// The next of the kept bytes, at most 64 KiB.
+	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Output) Reset() {
+	*x = Output{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Output) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Output) ProtoMessage() {}
+
+func (x *Output) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Output.ProtoReflect.Descriptor instead.
+func (*Output) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Output) GetStream() uint32 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *Output) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type Sample struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Since the go, nanoseconds.
+	AfterNs       int64 `protobuf:"varint,1,opt,name=after_ns,json=afterNs,proto3" json:"after_ns,omitempty"`
+	MemoryBytes   int64 `protobuf:"varint,2,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	Pids          int64 `protobuf:"varint,3,opt,name=pids,proto3" json:"pids,omitempty"`
+	CpuUsec       int64 `protobuf:"varint,4,opt,name=cpu_usec,json=cpuUsec,proto3" json:"cpu_usec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sample) Reset() {
+	*x = Sample{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sample) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sample) ProtoMessage() {}
+
+func (x *Sample) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sample.ProtoReflect.Descriptor instead.
+func (*Sample) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Sample) GetAfterNs() int64 {
+	if x != nil {
+		return x.AfterNs
+	}
+	return 0
+}
+
+func (x *Sample) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *Sample) GetPids() int64 {
+	if x != nil {
+		return x.Pids
+	}
+	return 0
+}
+
+func (x *Sample) GetCpuUsec() int64 {
+	if x != nil {
+		return x.CpuUsec
+	}
+	return 0
+}
+
+// Exited says how the program ended, as soon as that is known.
+type Exited struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Ending *Ending                `protobuf:"bytes,1,opt,name=ending,proto3" json:"ending,omitempty"`
+	Exit   *Exit                  `protobuf:"bytes,2,opt,name=exit,proto3" json:"exit,omitempty"`
+	// CLOCK_BOOTTIME, nanoseconds.
+	AtNs          int64 `protobuf:"varint,3,opt,name=at_ns,json=atNs,proto3" json:"at_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Exited) Reset() {
+	*x = Exited{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Exited) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Exited) ProtoMessage() {}
+
+func (x *Exited) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Exited.ProtoReflect.Descriptor instead.
+func (*Exited) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Exited) GetEnding() *Ending {
+	if x != nil {
+		return x.Ending
+	}
+	return nil
+}
+
+func (x *Exited) GetExit() *Exit {
+	if x != nil {
+		return x.Exit
+	}
+	return nil
+}
+
+func (x *Exited) GetAtNs() int64 {
+	if x != nil {
+		return x.AtNs
+	}
+	return 0
+}
+
+// Ending is how a run ended, by whom, and why that is known.
+type Ending struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One of the How constants of package api.
+	How string `protobuf:"bytes,1,opt,name=how,proto3" json:"how,omitempty"`
+	// One of the By constants.
+	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	// For a run that was refused one of the Reason constants, else empty.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Sentences, at most 16.
+	Evidence      []string `protobuf:"bytes,4,rep,name=evidence,proto3" json:"evidence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ending) Reset() {
+	*x = Ending{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ending) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ending) ProtoMessage() {}
+
+func (x *Ending) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ending.ProtoReflect.Descriptor instead.
+func (*Ending) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Ending) GetHow() string {
+	if x != nil {
+		return x.How
+	}
+	return ""
+}
+
+func (x *Ending) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Ending) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Ending) GetEvidence() []string {
+	if x != nil {
+		return x.Evidence
+	}
+	return nil
+}
+
+// Exit is the main process's raw wait status, as wait(2) gave it to the box's
+// PID 1.
+type Exit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Known         bool                   `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"`
+	RawStatus     int32                  `protobuf:"varint,2,opt,name=raw_status,json=rawStatus,proto3" json:"raw_status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Exit) Reset() {
+	*x = Exit{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Exit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Exit) ProtoMessage() {}
+
+func (x *Exit) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Exit.ProtoReflect.Descriptor instead.
+func (*Exit) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Exit) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
+func (x *Exit) GetRawStatus() int32 {
+	if x != nil {
+		return x.RawStatus
+	}
+	return 0
+}
+
+// Number is a reading that may be missing.
+type Number struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Value         int64                  `protobuf:"varint,1,opt,name=value,proto3" json:"value,omitempty"`
+	Known         bool                   `protobuf:"varint,2,opt,name=known,proto3" json:"known,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Number) Reset() {
+	*x = Number{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Number) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Number) ProtoMessage() {}
+
+func (x *Number) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Number.ProtoReflect.Descriptor instead.
+func (*Number) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Number) GetValue() int64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
+func (x *Number) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
+// Counters are the kernel's, of the box's cgroup.
+type Counters struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether they were read after the end of the last process and before the
+	// cgroup's removal.
+	Final bool `protobuf:"varint,1,opt,name=final,proto3" json:"final,omitempty"`
+	// "cgroup" for the box's own, "parent" for the fallback, else empty.
+	Source           string  `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	MemoryPeakBytes  *Number `protobuf:"bytes,3,opt,name=memory_peak_bytes,json=memoryPeakBytes,proto3" json:"memory_peak_bytes,omitempty"`
+	PidsPeak         *Number `protobuf:"bytes,4,opt,name=pids_peak,json=pidsPeak,proto3" json:"pids_peak,omitempty"`
+	CpuUsec          *Number `protobuf:"bytes,5,opt,name=cpu_usec,json=cpuUsec,proto3" json:"cpu_usec,omitempty"`
+	ThrottledPeriods *Number `protobuf:"bytes,6,opt,name=throttled_periods,json=throttledPeriods,proto3" json:"throttled_periods,omitempty"`
+	ThrottledUsec    *Number `protobuf:"bytes,7,opt,name=throttled_usec,json=throttledUsec,proto3" json:"throttled_usec,omitempty"`
+	Oom              *Number `protobuf:"bytes,8,opt,name=oom,proto3" json:"oom,omitempty"`
+	OomKill          *Number `protobuf:"bytes,9,opt,name=oom_kill,json=oomKill,proto3" json:"oom_kill,omitempty"`
+	OomGroupKill     *Number `protobuf:"bytes,10,opt,name=oom_group_kill,json=oomGroupKill,proto3" json:"oom_group_kill,omitempty"`
+	PidsMaxHits      *Number `protobuf:"bytes,11,opt,name=pids_max_hits,json=pidsMaxHits,proto3" json:"pids_max_hits,omitempty"`
+	Periods          *Number `protobuf:"bytes,12,opt,name=periods,proto3" json:"periods,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Counters) Reset() {
+	*x = Counters{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Counters) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Counters) ProtoMessage() {}
+
+func (x *Counters) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Counters.ProtoReflect.Descriptor instead.
+func (*Counters) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Counters) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
+func (x *Counters) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Counters) GetMemoryPeakBytes() *Number {
+	if x != nil {
+		return x.MemoryPeakBytes
+	}
+	return nil
+}
+
+func (x *Counters) GetPidsPeak() *Number {
+	if x != nil {
+		return x.PidsPeak
+	}
+	return nil
+}
+
+func (x *Counters) GetCpuUsec() *Number {
+	if x != nil {
+		return x.CpuUsec
+	}
+	return nil
+}
+
+func (x *Counters) GetThrottledPeriods() *Number {
+	if x != nil {
+		return x.ThrottledPeriods
+	}
+	return nil
+}
+
+func (x *Counters) GetThrottledUsec() *Number {
+	if x != nil {
+		return x.ThrottledUsec
+	}
+	return nil
+}
+
+func (x *Counters) GetOom() *Number {
+	if x != nil {
+		return x.Oom
+	}
+	return nil
+}
+
+func (x *Counters) GetOomKill() *Number {
+	if x != nil {
+		return x.OomKill
+	}
+	return nil
+}
+
+func (x *Counters) GetOomGroupKill() *Number {
+	if x != nil {
+		return x.OomGroupKill
+	}
+	return nil
+}
+
+func (x *Counters) GetPidsMaxHits() *Number {
+	if x != nil {
+		return x.PidsMaxHits
+	}
+	return nil
+}
+
+func (x *Counters) GetPeriods() *Number {
+	if x != nil {
+		return x.Periods
+	}
+	return nil
+}
+
+// Printed is what the program printed on one stream.
+type Printed struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Bytes     int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	KeptBytes int64                  `protobuf:"varint,2,opt,name=kept_bytes,json=keptBytes,proto3" json:"kept_bytes,omitempty"`
+	// Of all bytes, 32 bytes.
+	Sha256 []byte `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Whether everything up to the end of the stream was read.
+	Complete      bool `protobuf:"varint,4,opt,name=complete,proto3" json:"complete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Printed) Reset() {
+	*x = Printed{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Printed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Printed) ProtoMessage() {}
+
+func (x *Printed) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Printed.ProtoReflect.Descriptor instead.
+func (*Printed) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Printed) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Printed) GetKeptBytes() int64 {
+	if x != nil {
+		return x.KeptBytes
+	}
+	return 0
+}
+
+func (x *Printed) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+func (x *Printed) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+// FileSum is a file that was put into the working folder.
+type FileSum struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Sha256        []byte                 `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileSum) Reset() {
+	*x = FileSum{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileSum) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileSum) ProtoMessage() {}
+
+func (x *FileSum) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileSum.ProtoReflect.Descriptor instead.
+func (*FileSum) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *FileSum) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *FileSum) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *FileSum) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+// Confirmation is one source that says that the box is gone.
+type Confirmation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "task", "container", "cgroup", "processes", "mounts".
+	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Gone   bool   `protobuf:"varint,2,opt,name=gone,proto3" json:"gone,omitempty"`
+	// What is left, or why it could not be asked; empty when gone.
+	Detail        string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Confirmation) Reset() {
+	*x = Confirmation{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Confirmation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Confirmation) ProtoMessage() {}
+
+func (x *Confirmation) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Confirmation.ProtoReflect.Descriptor instead.
+func (*Confirmation) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Confirmation) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Confirmation) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+func (x *Confirmation) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+type Cleanup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "removed" when every source confirms it, "incomplete" else.
+	Status        string          `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	Confirmations []*Confirmation `protobuf:"bytes,2,rep,name=confirmations,proto3" json:"confirmations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cleanup) Reset() {
+	*x = Cleanup{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cleanup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cleanup) ProtoMessage() {}
+
+func (x *Cleanup) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cleanup.ProtoReflect.Descriptor instead.
+func (*Cleanup) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Cleanup) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *Cleanup) GetConfirmations() []*Confirmation {
+	if x != nil {
+		return x.Confirmations
+	}
+	return nil
+}
+
+type Unknown struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Fact          string                 `protobuf:"bytes,1,opt,name=fact,proto3" json:"fact,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Unknown) Reset() {
+	*x = Unknown{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Unknown) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Unknown) ProtoMessage() {}
+
+func (x *Unknown) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Unknown.ProtoReflect.Descriptor instead.
+func (*Unknown) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Unknown) GetFact() string {
+	if x != nil {
+		return x.Fact
+	}
+	return ""
+}
+
+func (x *Unknown) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// RunRecord is everything that the guest knows of a run.
+type RunRecord struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Id     string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Ending *Ending                `protobuf:"bytes,2,opt,name=ending,proto3" json:"ending,omitempty"`
+	Exit   *Exit                  `protobuf:"bytes,3,opt,name=exit,proto3" json:"exit,omitempty"`
+	// Whether every setting was read back and was as configured.
+	SettingsChecked bool      `protobuf:"varint,4,opt,name=settings_checked,json=settingsChecked,proto3" json:"settings_checked,omitempty"`
+	Checks          []*Check  `protobuf:"bytes,5,rep,name=checks,proto3" json:"checks,omitempty"`
+	Stages          []*Stage  `protobuf:"bytes,6,rep,name=stages,proto3" json:"stages,omitempty"`
+	Counters        *Counters `protobuf:"bytes,7,opt,name=counters,proto3" json:"counters,omitempty"`
+	// At most 600.
+	Samples  []*Sample  `protobuf:"bytes,8,rep,name=samples,proto3" json:"samples,omitempty"`
+	Stdout   *Printed   `protobuf:"bytes,9,opt,name=stdout,proto3" json:"stdout,omitempty"`
+	Stderr   *Printed   `protobuf:"bytes,10,opt,name=stderr,proto3" json:"stderr,omitempty"`
+	Cleanup  *Cleanup   `protobuf:"bytes,11,opt,name=cleanup,proto3" json:"cleanup,omitempty"`
+	Unknown  []*Unknown `protobuf:"bytes,12,rep,name=unknown,proto3" json:"unknown,omitempty"`
+	QueuedNs int64      `protobuf:"varint,13,opt,name=queued_ns,json=queuedNs,proto3" json:"queued_ns,omitempty"`
+	// CLOCK_BOOTTIME of the request, the go and the end; 0: it did not come to it.
+	RequestedAtNs int64 `protobuf:"varint,14,opt,name=requested_at_ns,json=requestedAtNs,proto3" json:"requested_at_ns,omitempty"`
+	StartedAtNs   int64 `protobuf:"varint,15,opt,name=started_at_ns,json=startedAtNs,proto3" json:"started_at_ns,omitempty"`
+	ExitedAtNs    int64 `protobuf:"varint,16,opt,name=exited_at_ns,json=exitedAtNs,proto3" json:"exited_at_ns,omitempty"`
+	// When the last process of the box was gone.
+	EmptyAtNs int64      `protobuf:"varint,17,opt,name=empty_at_ns,json=emptyAtNs,proto3" json:"empty_at_ns,omitempty"`
+	Inputs    []*FileSum `protobuf:"bytes,18,rep,name=inputs,proto3" json:"inputs,omitempty"`
+	BoxKind   string     `protobuf:"bytes,19,opt,name=box_kind,json=boxKind,proto3" json:"box_kind,omitempty"`
+	// Hexadecimal SHA-256.
+	RunnerSha256  string `protobuf:"bytes,20,opt,name=runner_sha256,json=runnerSha256,proto3" json:"runner_sha256,omitempty"`
+	SeccompSha256 string `protobuf:"bytes,21,opt,name=seccomp_sha256,json=seccompSha256,proto3" json:"seccomp_sha256,omitempty"`
+	// The environment, arguments and user that the box was given.
+	Env  []string `protobuf:"bytes,22,rep,name=env,proto3" json:"env,omitempty"`
+	Args []string `protobuf:"bytes,23,rep,name=args,proto3" json:"args,omitempty"`
+	// The last resort timer, after the go, in nanoseconds.
+	TimerNs int64   `protobuf:"varint,24,opt,name=timer_ns,json=timerNs,proto3" json:"timer_ns,omitempty"`
+	Limits  *Limits `protobuf:"bytes,25,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Whether a shell had been opened in this boot when the run ended, before the
+	// run or during it.
+	ShellEnabled  bool `protobuf:"varint,26,opt,name=shell_enabled,json=shellEnabled,proto3" json:"shell_enabled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunRecord) Reset() {
+	*x = RunRecord{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunRecord) ProtoMessage() {}
+
+func (x *RunRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunRecord.ProtoReflect.Descriptor instead.
+func (*RunRecord) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RunRecord) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RunRecord) GetEnding() *Ending {
+	if x != nil {
+		return x.Ending
+	}
+	return nil
+}
+
+func (x *RunRecord) GetExit() *Exit {
+	if x != nil {
+		return x.Exit
+	}
+	return nil
+}
+
+func (x *RunRecord) GetSettingsChecked() bool {
+	if x != nil {
+		return x.SettingsChecked
+	}
+	return false
+}
+
+func (x *RunRecord) GetChecks() []*Check {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+func (x *RunRecord) GetStages() []*Stage {
+	if x != nil {
+		return x.Stages
+	}
+	return nil
+}
+
+func (x *RunRecord) GetCounters() *Counters {
+	if x != nil {
+		return x.Counters
+	}
+	return nil
+}
+
+func (x *RunRecord) GetSamples() []*Sample {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
+func (x *RunRecord) GetStdout() *Printed {
+	if x != nil {
+		return x.Stdout
+	}
+	return nil
+}
+
+func (x *RunRecord) GetStderr() *Printed {
+	if x != nil {
+		return x.Stderr
+	}
+	return nil
+}
+
+func (x *RunRecord) GetCleanup() *Cleanup {
+	if x != nil {
+		return x.Cleanup
+	}
+	return nil
+}
+
+func (x *RunRecord) GetUnknown() []*Unknown {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
+func (x *RunRecord) GetQueuedNs() int64 {
+	if x != nil {
+		return x.QueuedNs
+	}
+	return 0
+}
+
+func (x *RunRecord) GetRequestedAtNs() int64 {
+	if x != nil {
+		return x.RequestedAtNs
+	}
+	return 0
+}
+
+func (x *RunRecord) GetStartedAtNs() int64 {
+	if x != nil {
+		return x.StartedAtNs
+	}
+	return 0
+}
+
+func (x *RunRecord) GetExitedAtNs() int64 {
+	if x != nil {
+		return x.ExitedAtNs
+	}
+	return 0
+}
+
+func (x *RunRecord) GetEmptyAtNs() int64 {
+	if x != nil {
+		return x.EmptyAtNs
+	}
+	return 0
+}
+
+func (x *RunRecord) GetInputs() []*FileSum {
+	if x != nil {
+		return x.Inputs
+	}
+	return nil
+}
+
+func (x *RunRecord) GetBoxKind() string {
+	if x != nil {
+		return x.BoxKind
+	}
+	return ""
+}
+
+func (x *RunRecord) GetRunnerSha256() string {
+	if x != nil {
+		return x.RunnerSha256
+	}
+	return ""
+}
+
+func (x *RunRecord) GetSeccompSha256() string {
+	if x != nil {
+		return x.SeccompSha256
+	}
+	return ""
+}
+
+func (x *RunRecord) GetEnv() []string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *RunRecord) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *RunRecord) GetTimerNs() int64 {
+	if x != nil {
+		return x.TimerNs
+	}
+	return 0
+}
+
+func (x *RunRecord) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *RunRecord) GetShellEnabled() bool {
+	if x != nil {
+		return x.ShellEnabled
+	}
+	return false
+}
+
+type CancelRunRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelRunRequest) Reset() {
+	*x = CancelRunRequest{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelRunRequest) ProtoMessage() {}
+
+func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
+func (*CancelRunRequest) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *CancelRunRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type CancelRunResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelRunResponse) Reset() {
+	*x = CancelRunResponse{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelRunResponse) ProtoMessage() {}
+
+func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
+func (*CancelRunResponse) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{33}
+}
+
+type BuildRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Serial of the image's disk.
+	Image     string  `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	Limits    *Limits `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	TimeoutNs int64   `protobuf:"varint,3,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`
+	// Bound of the archive, at most 1 GiB.
+	MaxTarBytes   int64 `protobuf:"varint,4,opt,name=max_tar_bytes,json=maxTarBytes,proto3" json:"max_tar_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BuildRequest) Reset() {
+	*x = BuildRequest{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BuildRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BuildRequest) ProtoMessage() {}
+
+func (x *BuildRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BuildRequest.ProtoReflect.Descriptor instead.
+func (*BuildRequest) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *BuildRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *BuildRequest) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *BuildRequest) GetTimeoutNs() int64 {
+	if x != nil {
+		return x.TimeoutNs
+	}
+	return 0
+}
+
+func (x *BuildRequest) GetMaxTarBytes() int64 {
+	if x != nil {
+		return x.MaxTarBytes
+	}
+	return 0
+}
+
+type BuildEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Event:
+	//
+	//	*BuildEvent_Progress
+	//	*BuildEvent_Tar
+	//	*BuildEvent_End
+	Event         isBuildEvent_Event `protobuf_oneof:"event"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BuildEvent) Reset() {
+	*x = BuildEvent{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BuildEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BuildEvent) ProtoMessage() {}
+
+func (x *BuildEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BuildEvent.ProtoReflect.Descriptor instead.
+func (*BuildEvent) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *BuildEvent) GetEvent() isBuildEvent_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *BuildEvent) GetProgress() []byte {
+	if x != nil {
+		if x, ok := x.Event.(*BuildEvent_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *BuildEvent) GetTar() []byte {
+	if x != nil {
+		if x, ok := x.Event.(*BuildEvent_Tar); ok {
+			return x.Tar
+		}
+	}
+	return nil
+}
+
+func (x *BuildEvent) GetEnd() *BuildEnd {
+	if x != nil {
+		if x, ok := x.Event.(*BuildEvent_End); ok {
+			return x.End
+		}
+	}
+	return nil
+}
+
+type isBuildEvent_Event interface {
+	isBuildEvent_Event()
+}
+
+type BuildEvent_Progress struct {
+	// A piece of what the compiling program prints, at most 64 KiB.
+	Progress []byte `protobuf:"bytes,1,opt,name=progress,proto3,oneof"`
+}
+
+type BuildEvent_Tar struct {
+	// A piece of the archive, at most 256 KiB, once the program has ended well.
+	Tar []byte `protobuf:"bytes,2,opt,name=tar,proto3,oneof"`
+}
+
+type BuildEvent_End struct {
+	End *BuildEnd `protobuf:"bytes,3,opt,name=end,proto3,oneof"`
+}
+
+func (*BuildEvent_Progress) isBuildEvent_Event() {}
+
+func (*BuildEvent_Tar) isBuildEvent_Event() {}
+
+func (*BuildEvent_End) isBuildEvent_Event() {}
+
+type BuildEnd struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ending        *Ending                `protobuf:"bytes,1,opt,name=ending,proto3" json:"ending,omitempty"`
+	Exit          *Exit                  `protobuf:"bytes,2,opt,name=exit,proto3" json:"exit,omitempty"`
+	TarBytes      int64                  `protobuf:"varint,3,opt,name=tar_bytes,json=tarBytes,proto3" json:"tar_bytes,omitempty"`
+	TarSha256     []byte                 `protobuf:"bytes,4,opt,name=tar_sha256,json=tarSha256,proto3" json:"tar_sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BuildEnd) Reset() {
+	*x = BuildEnd{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BuildEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BuildEnd) ProtoMessage() {}
+
+func (x *BuildEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BuildEnd.ProtoReflect.Descriptor instead.
+func (*BuildEnd) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *BuildEnd) GetEnding() *Ending {
+	if x != nil {
+		return x.Ending
+	}
+	return nil
+}
+
+func (x *BuildEnd) GetExit() *Exit {
+	if x != nil {
+		return x.Exit
+	}
+	return nil
+}
+
+func (x *BuildEnd) GetTarBytes() int64 {
+	if x != nil {
+		return x.TarBytes
+	}
+	return 0
+}
+
+func (x *BuildEnd) GetTarSha256() []byte {
+	if x != nil {
+		return x.TarSha256
+	}
+	return nil
+}
+
+type OpenShellRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The public key that is let in: Ed25519 (RFC 8032, section 5.1.5), 32 bytes.
+	ClientKey     []byte `protobuf:"bytes,1,opt,name=client_key,json=clientKey,proto3" json:"client_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenShellRequest) Reset() {
+	*x = OpenShellRequest{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenShellRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenShellRequest) ProtoMessage() {}
+
+func (x *OpenShellRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenShellRequest.ProtoReflect.Descriptor instead.
+func (*OpenShellRequest) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *OpenShellRequest) GetClientKey() []byte {
+	if x != nil {
+		return x.ClientKey
+	}
+	return nil
+}
+
+type OpenShellResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The public key of the guest's SSH server, made for this boot: Ed25519, 32
+	// bytes.
+	HostKey       []byte `protobuf:"bytes,1,opt,name=host_key,json=hostKey,proto3" json:"host_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenShellResponse) Reset() {
+	*x = OpenShellResponse{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenShellResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenShellResponse) ProtoMessage() {}
+
+func (x *OpenShellResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenShellResponse.ProtoReflect.Descriptor instead.
+func (*OpenShellResponse) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *OpenShellResponse) GetHostKey() []byte {
+	if x != nil {
+		return x.HostKey
+	}
+	return nil
+}
+
 var File_agent_api_v1_agent_proto protoreflect.FileDescriptor
 
 const file_agent_api_v1_agent_proto_rawDesc = "" +
@@ -651,7 +3055,7 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\astepped\x18\x02 \x01(\bR\astepped\x12\x1a\n" +
 	"\bdeferred\x18\x03 \x01(\tR\bdeferred\x12\"\n" +
 	"\rguest_boot_ns\x18\x04 \x01(\x03R\vguestBootNs\"\x0f\n" +
-	"\rStatusRequest\"\xe4\x02\n" +
+	"\rStatusRequest\"\x93\x04\n" +
 	"\x0eStatusResponse\x12&\n" +
 	"\x0fmem_total_bytes\x18\x01 \x01(\x03R\rmemTotalBytes\x12.\n" +
 	"\x13mem_available_bytes\x18\x02 \x01(\x03R\x11memAvailableBytes\x12\x1b\n" +
@@ -666,15 +3070,202 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"goroutines\x18\t \x01(\rR\n" +
 	"goroutines\x12\x16\n" +
 	"\x06mounts\x18\n" +
-	" \x01(\rR\x06mounts\")\n" +
+	" \x01(\rR\x06mounts\x12$\n" +
+	"\x0eshim_rss_bytes\x18\v \x01(\x03R\fshimRssBytes\x12\x16\n" +
+	"\x06engine\x18\f \x01(\tR\x06engine\x12\x16\n" +
+	"\x06images\x18\r \x03(\tR\x06images\x12\x18\n" +
+	"\awaiting\x18\x0e \x01(\rR\awaiting\x12\x18\n" +
+	"\acgroups\x18\x0f \x01(\rR\acgroups\x12#\n" +
+	"\rshell_enabled\x18\x10 \x01(\bR\fshellEnabled\")\n" +
 	"\x0fPowerOffRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x12\n" +
-	"\x10PowerOffResponse2\xb8\x02\n" +
+	"\x10PowerOffResponse\"\xcc\x01\n" +
+	"\n" +
+	"RunRequest\x120\n" +
+	"\x05start\x18\x01 \x01(\v2\x18.pybox.agent.v1.RunStartH\x00R\x05start\x12-\n" +
+	"\x04file\x18\x02 \x01(\v2\x17.pybox.agent.v1.RunFileH\x00R\x04file\x12\x14\n" +
+	"\x04data\x18\x03 \x01(\fH\x00R\x04data\x12'\n" +
+	"\x02go\x18\x04 \x01(\v2\x15.pybox.agent.v1.RunGoH\x00R\x02go\x12\x16\n" +
+	"\x05stdin\x18\x05 \x01(\fH\x00R\x05stdinB\x06\n" +
+	"\x04part\"\xa9\x02\n" +
+	"\bRunStart\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
+	"\aprogram\x18\x03 \x01(\tR\aprogram\x12\x12\n" +
+	"\x04args\x18\x04 \x03(\tR\x04args\x12\x10\n" +
+	"\x03env\x18\x05 \x03(\tR\x03env\x12.\n" +
+	"\x06limits\x18\x06 \x01(\v2\x16.pybox.agent.v1.LimitsR\x06limits\x12\x1d\n" +
+	"\n" +
+	"timeout_ns\x18\a \x01(\x03R\ttimeoutNs\x12!\n" +
+	"\fstdout_bytes\x18\b \x01(\x03R\vstdoutBytes\x12!\n" +
+	"\fstderr_bytes\x18\t \x01(\x03R\vstderrBytes\x12\"\n" +
+	"\rqueue_wait_ns\x18\n" +
+	" \x01(\x03R\vqueueWaitNs\"\x9a\x01\n" +
+	"\x06Limits\x12!\n" +
+	"\fmemory_bytes\x18\x01 \x01(\x03R\vmemoryBytes\x12\x12\n" +
+	"\x04pids\x18\x02 \x01(\x03R\x04pids\x12\x1b\n" +
+	"\tmilli_cpu\x18\x03 \x01(\x03R\bmilliCpu\x12\x1d\n" +
+	"\n" +
+	"work_bytes\x18\x04 \x01(\x03R\tworkBytes\x12\x1d\n" +
+	"\n" +
+	"work_files\x18\x05 \x01(\x03R\tworkFiles\"k\n" +
+	"\aRunFile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1e\n" +
+	"\n" +
+	"executable\x18\x03 \x01(\bR\n" +
+	"executable\x12\x16\n" +
+	"\x06folder\x18\x04 \x01(\bR\x06folder\"\x1d\n" +
+	"\x05RunGo\x12\x14\n" +
+	"\x05stdin\x18\x01 \x01(\bR\x05stdin\"\x90\x04\n" +
+	"\bRunEvent\x120\n" +
+	"\x06queued\x18\x01 \x01(\v2\x16.pybox.agent.v1.QueuedH\x00R\x06queued\x126\n" +
+	"\badmitted\x18\x02 \x01(\v2\x18.pybox.agent.v1.AdmittedH\x00R\badmitted\x12-\n" +
+	"\x05stage\x18\x03 \x01(\v2\x15.pybox.agent.v1.StageH\x00R\x05stage\x12-\n" +
+	"\x05check\x18\x04 \x01(\v2\x15.pybox.agent.v1.CheckH\x00R\x05check\x123\n" +
+	"\astarted\x18\x05 \x01(\v2\x17.pybox.agent.v1.StartedH\x00R\astarted\x120\n" +
+	"\x06output\x18\x06 \x01(\v2\x16.pybox.agent.v1.OutputH\x00R\x06output\x120\n" +
+	"\x06sample\x18\a \x01(\v2\x16.pybox.agent.v1.SampleH\x00R\x06sample\x120\n" +
+	"\x06exited\x18\b \x01(\v2\x16.pybox.agent.v1.ExitedH\x00R\x06exited\x123\n" +
+	"\x06record\x18\t \x01(\v2\x19.pybox.agent.v1.RunRecordH\x00R\x06record\x123\n" +
+	"\acleanup\x18\n" +
+	" \x01(\v2\x17.pybox.agent.v1.CleanupH\x00R\acleanupB\a\n" +
+	"\x05event\"\x1e\n" +
+	"\x06Queued\x12\x14\n" +
+	"\x05ahead\x18\x01 \x01(\rR\x05ahead\"'\n" +
+	"\bAdmitted\x12\x1b\n" +
+	"\tqueued_ns\x18\x01 \x01(\x03R\bqueuedNs\"\x91\x01\n" +
+	"\x05Check\x12\x18\n" +
+	"\asetting\x18\x01 \x01(\tR\asetting\x12\x1a\n" +
+	"\bexpected\x18\x02 \x01(\tR\bexpected\x12\x14\n" +
+	"\x05found\x18\x03 \x01(\tR\x05found\x12\x16\n" +
+	"\x06source\x18\x04 \x01(\tR\x06source\x12\x0e\n" +
+	"\x02ok\x18\x05 \x01(\bR\x02ok\x12\x14\n" +
+	"\x05again\x18\x06 \x01(\bR\x05again\"\x1e\n" +
+	"\aStarted\x12\x13\n" +
+	"\x05at_ns\x18\x01 \x01(\x03R\x04atNs\"4\n" +
+	"\x06Output\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"u\n" +
+	"\x06Sample\x12\x19\n" +
+	"\bafter_ns\x18\x01 \x01(\x03R\aafterNs\x12!\n" +
+	"\fmemory_bytes\x18\x02 \x01(\x03R\vmemoryBytes\x12\x12\n" +
+	"\x04pids\x18\x03 \x01(\x03R\x04pids\x12\x19\n" +
+	"\bcpu_usec\x18\x04 \x01(\x03R\acpuUsec\"w\n" +
+	"\x06Exited\x12.\n" +
+	"\x06ending\x18\x01 \x01(\v2\x16.pybox.agent.v1.EndingR\x06ending\x12(\n" +
+	"\x04exit\x18\x02 \x01(\v2\x14.pybox.agent.v1.ExitR\x04exit\x12\x13\n" +
+	"\x05at_ns\x18\x03 \x01(\x03R\x04atNs\"^\n" +
+	"\x06Ending\x12\x10\n" +
+	"\x03how\x18\x01 \x01(\tR\x03how\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bevidence\x18\x04 \x03(\tR\bevidence\";\n" +
+	"\x04Exit\x12\x14\n" +
+	"\x05known\x18\x01 \x01(\bR\x05known\x12\x1d\n" +
+	"\n" +
+	"raw_status\x18\x02 \x01(\x05R\trawStatus\"4\n" +
+	"\x06Number\x12\x14\n" +
+	"\x05value\x18\x01 \x01(\x03R\x05value\x12\x14\n" +
+	"\x05known\x18\x02 \x01(\bR\x05known\"\xf1\x04\n" +
+	"\bCounters\x12\x14\n" +
+	"\x05final\x18\x01 \x01(\bR\x05final\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12B\n" +
+	"\x11memory_peak_bytes\x18\x03 \x01(\v2\x16.pybox.agent.v1.NumberR\x0fmemoryPeakBytes\x123\n" +
+	"\tpids_peak\x18\x04 \x01(\v2\x16.pybox.agent.v1.NumberR\bpidsPeak\x121\n" +
+	"\bcpu_usec\x18\x05 \x01(\v2\x16.pybox.agent.v1.NumberR\acpuUsec\x12C\n" +
+	"\x11throttled_periods\x18\x06 \x01(\v2\x16.pybox.agent.v1.NumberR\x10throttledPeriods\x12=\n" +
+	"\x0ethrottled_usec\x18\a \x01(\v2\x16.pybox.agent.v1.NumberR\rthrottledUsec\x12(\n" +
+	"\x03oom\x18\b \x01(\v2\x16.pybox.agent.v1.NumberR\x03oom\x121\n" +
+	"\boom_kill\x18\t \x01(\v2\x16.pybox.agent.v1.NumberR\aoomKill\x12<\n" +
+	"\x0eoom_group_kill\x18\n" +
+	" \x01(\v2\x16.pybox.agent.v1.NumberR\foomGroupKill\x12:\n" +
+	"\rpids_max_hits\x18\v \x01(\v2\x16.pybox.agent.v1.NumberR\vpidsMaxHits\x120\n" +
+	"\aperiods\x18\f \x01(\v2\x16.pybox.agent.v1.NumberR\aperiods\"r\n" +
+	"\aPrinted\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x1d\n" +
+	"\n" +
+	"kept_bytes\x18\x02 \x01(\x03R\tkeptBytes\x12\x16\n" +
+	"\x06sha256\x18\x03 \x01(\fR\x06sha256\x12\x1a\n" +
+	"\bcomplete\x18\x04 \x01(\bR\bcomplete\"K\n" +
+	"\aFileSum\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06sha256\x18\x03 \x01(\fR\x06sha256\"R\n" +
+	"\fConfirmation\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x12\n" +
+	"\x04gone\x18\x02 \x01(\bR\x04gone\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"e\n" +
+	"\aCleanup\x12\x16\n" +
+	"\x06status\x18\x01 \x01(\tR\x06status\x12B\n" +
+	"\rconfirmations\x18\x02 \x03(\v2\x1c.pybox.agent.v1.ConfirmationR\rconfirmations\"/\n" +
+	"\aUnknown\x12\x12\n" +
+	"\x04fact\x18\x01 \x01(\tR\x04fact\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\x87\b\n" +
+	"\tRunRecord\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
+	"\x06ending\x18\x02 \x01(\v2\x16.pybox.agent.v1.EndingR\x06ending\x12(\n" +
+	"\x04exit\x18\x03 \x01(\v2\x14.pybox.agent.v1.ExitR\x04exit\x12)\n" +
+	"\x10settings_checked\x18\x04 \x01(\bR\x0fsettingsChecked\x12-\n" +
+	"\x06checks\x18\x05 \x03(\v2\x15.pybox.agent.v1.CheckR\x06checks\x12-\n" +
+	"\x06stages\x18\x06 \x03(\v2\x15.pybox.agent.v1.StageR\x06stages\x124\n" +
+	"\bcounters\x18\a \x01(\v2\x18.pybox.agent.v1.CountersR\bcounters\x120\n" +
+	"\asamples\x18\b \x03(\v2\x16.pybox.agent.v1.SampleR\asamples\x12/\n" +
+	"\x06stdout\x18\t \x01(\v2\x17.pybox.agent.v1.PrintedR\x06stdout\x12/\n" +
+	"\x06stderr\x18\n" +
+	" \x01(\v2\x17.pybox.agent.v1.PrintedR\x06stderr\x121\n" +
+	"\acleanup\x18\v \x01(\v2\x17.pybox.agent.v1.CleanupR\acleanup\x121\n" +
+	"\aunknown\x18\f \x03(\v2\x17.pybox.agent.v1.UnknownR\aunknown\x12\x1b\n" +
+	"\tqueued_ns\x18\r \x01(\x03R\bqueuedNs\x12&\n" +
+	"\x0frequested_at_ns\x18\x0e \x01(\x03R\rrequestedAtNs\x12\"\n" +
+	"\rstarted_at_ns\x18\x0f \x01(\x03R\vstartedAtNs\x12 \n" +
+	"\fexited_at_ns\x18\x10 \x01(\x03R\n" +
+	"exitedAtNs\x12\x1e\n" +
+	"\vempty_at_ns\x18\x11 \x01(\x03R\temptyAtNs\x12/\n" +
+	"\x06inputs\x18\x12 \x03(\v2\x17.pybox.agent.v1.FileSumR\x06inputs\x12\x19\n" +
+	"\bbox_kind\x18\x13 \x01(\tR\aboxKind\x12#\n" +
+	"\rrunner_sha256\x18\x14 \x01(\tR\frunnerSha256\x12%\n" +
+	"\x0eseccomp_sha256\x18\x15 \x01(\tR\rseccompSha256\x12\x10\n" +
+	"\x03env\x18\x16 \x03(\tR\x03env\x12\x12\n" +
+	"\x04args\x18\x17 \x03(\tR\x04args\x12\x19\n" +
+	"\btimer_ns\x18\x18 \x01(\x03R\atimerNs\x12.\n" +
+	"\x06limits\x18\x19 \x01(\v2\x16.pybox.agent.v1.LimitsR\x06limits\x12#\n" +
+	"\rshell_enabled\x18\x1a \x01(\bR\fshellEnabled\"\"\n" +
+	"\x10CancelRunRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x13\n" +
+	"\x11CancelRunResponse\"\x97\x01\n" +
+	"\fBuildRequest\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x12.\n" +
+	"\x06limits\x18\x02 \x01(\v2\x16.pybox.agent.v1.LimitsR\x06limits\x12\x1d\n" +
+	"\n" +
+	"timeout_ns\x18\x03 \x01(\x03R\ttimeoutNs\x12\"\n" +
+	"\rmax_tar_bytes\x18\x04 \x01(\x03R\vmaxTarBytes\"u\n" +
+	"\n" +
+	"BuildEvent\x12\x1c\n" +
+	"\bprogress\x18\x01 \x01(\fH\x00R\bprogress\x12\x12\n" +
+	"\x03tar\x18\x02 \x01(\fH\x00R\x03tar\x12,\n" +
+	"\x03end\x18\x03 \x01(\v2\x18.pybox.agent.v1.BuildEndH\x00R\x03endB\a\n" +
+	"\x05event\"\xa0\x01\n" +
+	"\bBuildEnd\x12.\n" +
+	"\x06ending\x18\x01 \x01(\v2\x16.pybox.agent.v1.EndingR\x06ending\x12(\n" +
+	"\x04exit\x18\x02 \x01(\v2\x14.pybox.agent.v1.ExitR\x04exit\x12\x1b\n" +
+	"\ttar_bytes\x18\x03 \x01(\x03R\btarBytes\x12\x1d\n" +
+	"\n" +
+	"tar_sha256\x18\x04 \x01(\fR\ttarSha256\"1\n" +
+	"\x10OpenShellRequest\x12\x1d\n" +
+	"\n" +
+	"client_key\x18\x01 \x01(\fR\tclientKey\".\n" +
+	"\x11OpenShellResponse\x12\x19\n" +
+	"\bhost_key\x18\x01 \x01(\fR\ahostKey2\xe2\x04\n" +
 	"\fAgentService\x12D\n" +
 	"\x05Hello\x12\x1c.pybox.agent.v1.HelloRequest\x1a\x1d.pybox.agent.v1.HelloResponse\x12J\n" +
 	"\aSetTime\x12\x1e.pybox.agent.v1.SetTimeRequest\x1a\x1f.pybox.agent.v1.SetTimeResponse\x12G\n" +
 	"\x06Status\x12\x1d.pybox.agent.v1.StatusRequest\x1a\x1e.pybox.agent.v1.StatusResponse\x12M\n" +
-	"\bPowerOff\x12\x1f.pybox.agent.v1.PowerOffRequest\x1a .pybox.agent.v1.PowerOffResponseB-Z+github.com/pybox/pybox/agent/api/v1;agentv1b\x06proto3"
+	"\bPowerOff\x12\x1f.pybox.agent.v1.PowerOffRequest\x1a .pybox.agent.v1.PowerOffResponse\x12?\n" +
+	"\x03Run\x12\x1a.pybox.agent.v1.RunRequest\x1a\x18.pybox.agent.v1.RunEvent(\x010\x01\x12P\n" +
+	"\tCancelRun\x12 .pybox.agent.v1.CancelRunRequest\x1a!.pybox.agent.v1.CancelRunResponse\x12C\n" +
+	"\x05Build\x12\x1c.pybox.agent.v1.BuildRequest\x1a\x1a.pybox.agent.v1.BuildEvent0\x01\x12P\n" +
+	"\tOpenShell\x12 .pybox.agent.v1.OpenShellRequest\x1a!.pybox.agent.v1.OpenShellResponseB-Z+github.com/pybox/pybox/agent/api/v1;agentv1b\x06proto3"
 
 var (
 	file_agent_api_v1_agent_proto_rawDescOnce sync.Once
@@ -688,35 +3279,116 @@ func file_agent_api_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_api_v1_agent_proto_rawDescData
 }
 
-var file_agent_api_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_agent_api_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_agent_api_v1_agent_proto_goTypes = []any{
-	(*HelloRequest)(nil),     // 0: pybox.agent.v1.HelloRequest
-	(*HelloResponse)(nil),    // 1: pybox.agent.v1.HelloResponse
-	(*Stage)(nil),            // 2: pybox.agent.v1.Stage
-	(*SetTimeRequest)(nil),   // 3: pybox.agent.v1.SetTimeRequest
-	(*SetTimeResponse)(nil),  // 4: pybox.agent.v1.SetTimeResponse
-	(*StatusRequest)(nil),    // 5: pybox.agent.v1.StatusRequest
-	(*StatusResponse)(nil),   // 6: pybox.agent.v1.StatusResponse
-	(*PowerOffRequest)(nil),  // 7: pybox.agent.v1.PowerOffRequest
-	(*PowerOffResponse)(nil), // 8: pybox.agent.v1.PowerOffResponse
-	nil,                      // 9: pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
+	(*HelloRequest)(nil),      // 0: pybox.agent.v1.HelloRequest
+	(*HelloResponse)(nil),     // 1: pybox.agent.v1.HelloResponse
+	(*Stage)(nil),             // 2: pybox.agent.v1.Stage
+	(*SetTimeRequest)(nil),    // 3: pybox.agent.v1.SetTimeRequest
+	(*SetTimeResponse)(nil),   // 4: pybox.agent.v1.SetTimeResponse
+	(*StatusRequest)(nil),     // 5: pybox.agent.v1.StatusRequest
+	(*StatusResponse)(nil),    // 6: pybox.agent.v1.StatusResponse
+	(*PowerOffRequest)(nil),   // 7: pybox.agent.v1.PowerOffRequest
+	(*PowerOffResponse)(nil),  // 8: pybox.agent.v1.PowerOffResponse
+	(*RunRequest)(nil),        // 9: pybox.agent.v1.RunRequest
+	(*RunStart)(nil),          // 10: pybox.agent.v1.RunStart
+	(*Limits)(nil),            // 11: pybox.agent.v1.Limits
+	(*RunFile)(nil),           // 12: pybox.agent.v1.RunFile
+	(*RunGo)(nil),             // 13: pybox.agent.v1.RunGo
+	(*RunEvent)(nil),          // 14: pybox.agent.v1.RunEvent
+	(*Queued)(nil),            // 15: pybox.agent.v1.Queued
+	(*Admitted)(nil),          // 16: pybox.agent.v1.Admitted
+	(*Check)(nil),             // 17: pybox.agent.v1.Check
+	(*Started)(nil),           // 18: pybox.agent.v1.Started
+	(*Output)(nil),            // 19: pybox.agent.v1.Output
+	(*Sample)(nil),            // 20: pybox.agent.v1.Sample
+	(*Exited)(nil),            // 21: pybox.agent.v1.Exited
+	(*Ending)(nil),            // 22: pybox.agent.v1.Ending
+	(*Exit)(nil),              // 23: pybox.agent.v1.Exit
+	(*Number)(nil),            // 24: pybox.agent.v1.Number
+	(*Counters)(nil),          // 25: pybox.agent.v1.Counters
+	(*Printed)(nil),           // 26: pybox.agent.v1.Printed
+	(*FileSum)(nil),           // 27: pybox.agent.v1.FileSum
+	(*Confirmation)(nil),      // 28: pybox.agent.v1.Confirmation
+	(*Cleanup)(nil),           // 29: pybox.agent.v1.Cleanup
+	(*Unknown)(nil),           // 30: pybox.agent.v1.Unknown
+	(*RunRecord)(nil),         // 31: pybox.agent.v1.RunRecord
+	(*CancelRunRequest)(nil),  // 32: pybox.agent.v1.CancelRunRequest
+	(*CancelRunResponse)(nil), // 33: pybox.agent.v1.CancelRunResponse
+	(*BuildRequest)(nil),      // 34: pybox.agent.v1.BuildRequest
+	(*BuildEvent)(nil),        // 35: pybox.agent.v1.BuildEvent
+	(*BuildEnd)(nil),          // 36: pybox.agent.v1.BuildEnd
+	(*OpenShellRequest)(nil),  // 37: pybox.agent.v1.OpenShellRequest
+	(*OpenShellResponse)(nil), // 38: pybox.agent.v1.OpenShellResponse
+	nil,                       // 39: pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
 }
 var file_agent_api_v1_agent_proto_depIdxs = []int32{
-	2, // 0: pybox.agent.v1.HelloResponse.stages:type_name -> pybox.agent.v1.Stage
-	9, // 1: pybox.agent.v1.HelloResponse.runtime_versions:type_name -> pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
-	0, // 2: pybox.agent.v1.AgentService.Hello:input_type -> pybox.agent.v1.HelloRequest
-	3, // 3: pybox.agent.v1.AgentService.SetTime:input_type -> pybox.agent.v1.SetTimeRequest
-	5, // 4: pybox.agent.v1.AgentService.Status:input_type -> pybox.agent.v1.StatusRequest
-	7, // 5: pybox.agent.v1.AgentService.PowerOff:input_type -> pybox.agent.v1.PowerOffRequest
-	1, // 6: pybox.agent.v1.AgentService.Hello:output_type -> pybox.agent.v1.HelloResponse
-	4, // 7: pybox.agent.v1.AgentService.SetTime:output_type -> pybox.agent.v1.SetTimeResponse
-	6, // 8: pybox.agent.v1.AgentService.Status:output_type -> pybox.agent.v1.StatusResponse
-	8, // 9: pybox.agent.v1.AgentService.PowerOff:output_type -> pybox.agent.v1.PowerOffResponse
-	6, // [6:10] is the sub-list for method output_type
-	2, // [2:6] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	2,  // 0: pybox.agent.v1.HelloResponse.stages:type_name -> pybox.agent.v1.Stage
+	39, // 1: pybox.agent.v1.HelloResponse.runtime_versions:type_name -> pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
+	10, // 2: pybox.agent.v1.RunRequest.start:type_name -> pybox.agent.v1.RunStart
+	12, // 3: pybox.agent.v1.RunRequest.file:type_name -> pybox.agent.v1.RunFile
+	13, // 4: pybox.agent.v1.RunRequest.go:type_name -> pybox.agent.v1.RunGo
+	11, // 5: pybox.agent.v1.RunStart.limits:type_name -> pybox.agent.v1.Limits
+	15, // 6: pybox.agent.v1.RunEvent.queued:type_name -> pybox.agent.v1.Queued
+	16, // 7: pybox.agent.v1.RunEvent.admitted:type_name -> pybox.agent.v1.Admitted
+	2,  // 8: pybox.agent.v1.RunEvent.stage:type_name -> pybox.agent.v1.Stage
+	17, // 9: pybox.agent.v1.RunEvent.check:type_name -> pybox.agent.v1.Check
+	18, // 10: pybox.agent.v1.RunEvent.started:type_name -> pybox.agent.v1.Started
+	19, // 11: pybox.agent.v1.RunEvent.output:type_name -> pybox.agent.v1.Output
+	20, // 12: pybox.agent.v1.RunEvent.sample:type_name -> pybox.agent.v1.Sample
+	21, // 13: pybox.agent.v1.RunEvent.exited:type_name -> pybox.agent.v1.Exited
+	31, // 14: pybox.agent.v1.RunEvent.record:type_name -> pybox.agent.v1.RunRecord
+	29, // 15: pybox.agent.v1.RunEvent.cleanup:type_name -> pybox.agent.v1.Cleanup
+	22, // 16: pybox.agent.v1.Exited.ending:type_name -> pybox.agent.v1.Ending
+	23, // 17: pybox.agent.v1.Exited.exit:type_name -> pybox.agent.v1.Exit
+	24, // 18: pybox.agent.v1.Counters.memory_peak_bytes:type_name -> pybox.agent.v1.Number
+	24, // 19: pybox.agent.v1.Counters.pids_peak:type_name -> pybox.agent.v1.Number
+	24, // 20: pybox.agent.v1.Counters.cpu_usec:type_name -> pybox.agent.v1.Number
+	24, // 21: pybox.agent.v1.Counters.throttled_periods:type_name -> pybox.agent.v1.Number
+	24, // 22: pybox.agent.v1.Counters.throttled_usec:type_name -> pybox.agent.v1.Number
+	24, // 23: pybox.agent.v1.Counters.oom:type_name -> pybox.agent.v1.Number
+	24, // 24: pybox.agent.v1.Counters.oom_kill:type_name -> pybox.agent.v1.Number
+	24, // 25: pybox.agent.v1.Counters.oom_group_kill:type_name -> pybox.agent.v1.Number
+	24, // 26: pybox.agent.v1.Counters.pids_max_hits:type_name -> pybox.agent.v1.Number
+	24, // 27: pybox.agent.v1.Counters.periods:type_name -> pybox.agent.v1.Number
+	28, // 28: pybox.agent.v1.Cleanup.confirmations:type_name -> pybox.agent.v1.Confirmation
+	22, // 29: pybox.agent.v1.RunRecord.ending:type_name -> pybox.agent.v1.Ending
+	23, // 30: pybox.agent.v1.RunRecord.exit:type_name -> pybox.agent.v1.Exit
+	17, // 31: pybox.agent.v1.RunRecord.checks:type_name -> pybox.agent.v1.Check
+	2,  // 32: pybox.agent.v1.RunRecord.stages:type_name -> pybox.agent.v1.Stage
+	25, // 33: pybox.agent.v1.RunRecord.counters:type_name -> pybox.agent.v1.Counters
+	20, // 34: pybox.agent.v1.RunRecord.samples:type_name -> pybox.agent.v1.Sample
+	26, // 35: pybox.agent.v1.RunRecord.stdout:type_name -> pybox.agent.v1.Printed
+	26, // 36: pybox.agent.v1.RunRecord.stderr:type_name -> pybox.agent.v1.Printed
+	29, // 37: pybox.agent.v1.RunRecord.cleanup:type_name -> pybox.agent.v1.Cleanup
+	30, // 38: pybox.agent.v1.RunRecord.unknown:type_name -> pybox.agent.v1.Unknown
+	27, // 39: pybox.agent.v1.RunRecord.inputs:type_name -> pybox.agent.v1.FileSum
+	11, // 40: pybox.agent.v1.RunRecord.limits:type_name -> pybox.agent.v1.Limits
+	11, // 41: pybox.agent.v1.BuildRequest.limits:type_name -> pybox.agent.v1.Limits
+	36, // 42: pybox.agent.v1.BuildEvent.end:type_name -> pybox.agent.v1.BuildEnd
+	22, // 43: pybox.agent.v1.BuildEnd.ending:type_name -> pybox.agent.v1.Ending
+	23, // 44: pybox.agent.v1.BuildEnd.exit:type_name -> pybox.agent.v1.Exit
+	0,  // 45: pybox.agent.v1.AgentService.Hello:input_type -> pybox.agent.v1.HelloRequest
+	3,  // 46: pybox.agent.v1.AgentService.SetTime:input_type -> pybox.agent.v1.SetTimeRequest
+	5,  // 47: pybox.agent.v1.AgentService.Status:input_type -> pybox.agent.v1.StatusRequest
+	7,  // 48: pybox.agent.v1.AgentService.PowerOff:input_type -> pybox.agent.v1.PowerOffRequest
+	9,  // 49: pybox.agent.v1.AgentService.Run:input_type -> pybox.agent.v1.RunRequest
+	32, // 50: pybox.agent.v1.AgentService.CancelRun:input_type -> pybox.agent.v1.CancelRunRequest
+	34, // 51: pybox.agent.v1.AgentService.Build:input_type -> pybox.agent.v1.BuildRequest
+	37, // 52: pybox.agent.v1.AgentService.OpenShell:input_type -> pybox.agent.v1.OpenShellRequest
+	1,  // 53: pybox.agent.v1.AgentService.Hello:output_type -> pybox.agent.v1.HelloResponse
+	4,  // 54: pybox.agent.v1.AgentService.SetTime:output_type -> pybox.agent.v1.SetTimeResponse
+	6,  // 55: pybox.agent.v1.AgentService.Status:output_type -> pybox.agent.v1.StatusResponse
+	8,  // 56: pybox.agent.v1.AgentService.PowerOff:output_type -> pybox.agent.v1.PowerOffResponse
+	14, // 57: pybox.agent.v1.AgentService.Run:output_type -> pybox.agent.v1.RunEvent
+	33, // 58: pybox.agent.v1.AgentService.CancelRun:output_type -> pybox.agent.v1.CancelRunResponse
+	35, // 59: pybox.agent.v1.AgentService.Build:output_type -> pybox.agent.v1.BuildEvent
+	38, // 60: pybox.agent.v1.AgentService.OpenShell:output_type -> pybox.agent.v1.OpenShellResponse
+	53, // [53:61] is the sub-list for method output_type
+	45, // [45:53] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_agent_api_v1_agent_proto_init() }
@@ -724,13 +3396,37 @@ func file_agent_api_v1_agent_proto_init() {
 	if File_agent_api_v1_agent_proto != nil {
 		return
 	}
+	file_agent_api_v1_agent_proto_msgTypes[9].OneofWrappers = []any{
+		(*RunRequest_Start)(nil),
+		(*RunRequest_File)(nil),
+		(*RunRequest_Data)(nil),
+		(*RunRequest_Go)(nil),
+		(*RunRequest_Stdin)(nil),
+	}
+	file_agent_api_v1_agent_proto_msgTypes[14].OneofWrappers = []any{
+		(*RunEvent_Queued)(nil),
+		(*RunEvent_Admitted)(nil),
+		(*RunEvent_Stage)(nil),
+		(*RunEvent_Check)(nil),
+		(*RunEvent_Started)(nil),
+		(*RunEvent_Output)(nil),
+		(*RunEvent_Sample)(nil),
+		(*RunEvent_Exited)(nil),
+		(*RunEvent_Record)(nil),
+		(*RunEvent_Cleanup)(nil),
+	}
+	file_agent_api_v1_agent_proto_msgTypes[35].OneofWrappers = []any{
+		(*BuildEvent_Progress)(nil),
+		(*BuildEvent_Tar)(nil),
+		(*BuildEvent_End)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_api_v1_agent_proto_rawDesc), len(file_agent_api_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

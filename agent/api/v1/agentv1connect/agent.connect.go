@@ -47,6 +47,14 @@ const (
 	AgentServiceStatusProcedure = "/pybox.agent.v1.AgentService/Status"
 	// AgentServicePowerOffProcedure is the fully-qualified name of the AgentService's PowerOff RPC.
 	AgentServicePowerOffProcedure = "/pybox.agent.v1.AgentService/PowerOff"
+	// AgentServiceRunProcedure is the fully-qualified name of the AgentService's Run RPC.
+	AgentServiceRunProcedure = "/pybox.agent.v1.AgentService/Run"
+	// AgentServiceCancelRunProcedure is the fully-qualified name of the AgentService's CancelRun RPC.
+	AgentServiceCancelRunProcedure = "/pybox.agent.v1.AgentService/CancelRun"
+	// AgentServiceBuildProcedure is the fully-qualified name of the AgentService's Build RPC.
+	AgentServiceBuildProcedure = "/pybox.agent.v1.AgentService/Build"
+	// AgentServiceOpenShellProcedure is the fully-qualified name of the AgentService's OpenShell RPC.
+	AgentServiceOpenShellProcedure = "/pybox.agent.v1.AgentService/OpenShell"
 )
 
 // AgentServiceClient is a client for the pybox.agent.v1.AgentService service.
@@ -64,6 +72,26 @@ type AgentServiceClient interface {
 	// PowerOff ends every box and powers the guest off. The answer comes before
 	// the power goes.
 	PowerOff(context.Context, *connect.Request[v1.PowerOffRequest]) (*connect.Response[v1.PowerOffResponse], error)
+	// Run executes one program once in one new box. The client's parts are: one
+	// start; after the agent's "admitted" the files, the program among them, each
+	// a file and its data; one go; then standard input, if the go announced it.
+	// The agent's last event is the record, or, where the removal of the box could
+	// not be confirmed in time, a cleanup that completes it. Ending the stream
+	// early kills the box, and so does taking nothing of it for a minute while
+	// something waits to be sent. A request that is out of bounds, that can never fit or
+	// that waited too long fails with a code and has no record: no box was made.
+	Run(context.Context) *connect.BidiStreamForClient[v1.RunRequest, v1.RunEvent]
+	// CancelRun kills the box of a run, whose stream then tells how it ended. For
+	// an id that does not run the code is not_found.
+	CancelRun(context.Context, *connect.Request[v1.CancelRunRequest]) (*connect.Response[v1.CancelRunResponse], error)
+	// Build compiles the byte code of an image, alone in the guest, in a box of
+	// its own limits, and gives the new files as a tar archive.
+	Build(context.Context, *connect.Request[v1.BuildRequest]) (*connect.ServerStreamForClient[v1.BuildEvent], error)
+	// OpenShell lets the holder of a key into the guest, on the port for it (see
+	// package api: ShellPort), until the guest ends: nothing can close it again, and
+	// from then on every record of a run says that it is open. The same key may be
+	// given again. Another one, or a guest without a shell, is failed_precondition.
+	OpenShell(context.Context, *connect.Request[v1.OpenShellRequest]) (*connect.Response[v1.OpenShellResponse], error)
 }
 
 // NewAgentServiceClient constructs a client for the pybox.agent.v1.AgentService service. By
@@ -101,15 +129,43 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(agentServiceMethods.ByName("PowerOff")),
 			connect.WithClientOptions(opts...),
 		),
+		run: connect.NewClient[v1.RunRequest, v1.RunEvent](
+			httpClient,
+			baseURL+AgentServiceRunProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("Run")),
+			connect.WithClientOptions(opts...),
+		),
+		cancelRun: connect.NewClient[v1.CancelRunRequest, v1.CancelRunResponse](
+			httpClient,
+			baseURL+AgentServiceCancelRunProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("CancelRun")),
+			connect.WithClientOptions(opts...),
+		),
+		build: connect.NewClient[v1.BuildRequest, v1.BuildEvent](
+			httpClient,
+			baseURL+AgentServiceBuildProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("Build")),
+			connect.WithClientOptions(opts...),
+		),
+		openShell: connect.NewClient[v1.OpenShellRequest, v1.OpenShellResponse](
+			httpClient,
+			baseURL+AgentServiceOpenShellProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("OpenShell")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // agentServiceClient implements AgentServiceClient.
 type agentServiceClient struct {
-	hello    *connect.Client[v1.HelloRequest, v1.HelloResponse]
-	setTime  *connect.Client[v1.SetTimeRequest, v1.SetTimeResponse]
-	status   *connect.Client[v1.StatusRequest, v1.StatusResponse]
-	powerOff *connect.Client[v1.PowerOffRequest, v1.PowerOffResponse]
+	hello     *connect.Client[v1.HelloRequest, v1.HelloResponse]
+	setTime   *connect.Client[v1.SetTimeRequest, v1.SetTimeResponse]
+	status    *connect.Client[v1.StatusRequest, v1.StatusResponse]
+	powerOff  *connect.Client[v1.PowerOffRequest, v1.PowerOffResponse]
+	run       *connect.Client[v1.RunRequest, v1.RunEvent]
+	cancelRun *connect.Client[v1.CancelRunRequest, v1.CancelRunResponse]
+	build     *connect.Client[v1.BuildRequest, v1.BuildEvent]
+	openShell *connect.Client[v1.OpenShellRequest, v1.OpenShellResponse]
 }
 
 // Hello calls pybox.agent.v1.AgentService.Hello.
@@ -132,6 +188,26 @@ func (c *agentServiceClient) PowerOff(ctx context.Context, req *connect.Request[
 	return c.powerOff.CallUnary(ctx, req)
 }
 
+// Run calls pybox.agent.v1.AgentService.Run.
+func (c *agentServiceClient) Run(ctx context.Context) *connect.BidiStreamForClient[v1.RunRequest, v1.RunEvent] {
+	return c.run.CallBidiStream(ctx)
+}
+
+// CancelRun calls pybox.agent.v1.AgentService.CancelRun.
+func (c *agentServiceClient) CancelRun(ctx context.Context, req *connect.Request[v1.CancelRunRequest]) (*connect.Response[v1.CancelRunResponse], error) {
+	return c.cancelRun.CallUnary(ctx, req)
+}
+
+// Build calls pybox.agent.v1.AgentService.Build.
+func (c *agentServiceClient) Build(ctx context.Context, req *connect.Request[v1.BuildRequest]) (*connect.ServerStreamForClient[v1.BuildEvent], error) {
+	return c.build.CallServerStream(ctx, req)
+}
+
+// OpenShell calls pybox.agent.v1.AgentService.OpenShell.
+func (c *agentServiceClient) OpenShell(ctx context.Context, req *connect.Request[v1.OpenShellRequest]) (*connect.Response[v1.OpenShellResponse], error) {
+	return c.openShell.CallUnary(ctx, req)
+}
+
 // AgentServiceHandler is an implementation of the pybox.agent.v1.AgentService service.
 type AgentServiceHandler interface {
 	// Hello is the first call on every connection: who is there, which protocol
@@ -147,6 +223,26 @@ type AgentServiceHandler interface {
 	// PowerOff ends every box and powers the guest off. The answer comes before
 	// the power goes.
 	PowerOff(context.Context, *connect.Request[v1.PowerOffRequest]) (*connect.Response[v1.PowerOffResponse], error)
+	// Run executes one program once in one new box. The client's parts are: one
+	// start; after the agent's "admitted" the files, the program among them, each
+	// a file and its data; one go; then standard input, if the go announced it.
+	// The agent's last event is the record, or, where the removal of the box could
+	// not be confirmed in time, a cleanup that completes it. Ending the stream
+	// early kills the box, and so does taking nothing of it for a minute while
+	// something waits to be sent. A request that is out of bounds, that can never fit or
+	// that waited too long fails with a code and has no record: no box was made.
+	Run(context.Context, *connect.BidiStream[v1.RunRequest, v1.RunEvent]) error
+	// CancelRun kills the box of a run, whose stream then tells how it ended. For
+	// an id that does not run the code is not_found.
+	CancelRun(context.Context, *connect.Request[v1.CancelRunRequest]) (*connect.Response[v1.CancelRunResponse], error)
+	// Build compiles the byte code of an image, alone in the guest, in a box of
+	// its own limits, and gives the new files as a tar archive.
+	Build(context.Context, *connect.Request[v1.BuildRequest], *connect.ServerStream[v1.BuildEvent]) error
+	// OpenShell lets the holder of a key into the guest, on the port for it (see
+	// package api: ShellPort), until the guest ends: nothing can close it again, and
+	// from then on every record of a run says that it is open. The same key may be
+	// given again. Another one, or a guest without a shell, is failed_precondition.
+	OpenShell(context.Context, *connect.Request[v1.OpenShellRequest]) (*connect.Response[v1.OpenShellResponse], error)
 }
 
 // NewAgentServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -180,6 +276,30 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(agentServiceMethods.ByName("PowerOff")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentServiceRunHandler := connect.NewBidiStreamHandler(
+		AgentServiceRunProcedure,
+		svc.Run,
+		connect.WithSchema(agentServiceMethods.ByName("Run")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentServiceCancelRunHandler := connect.NewUnaryHandler(
+		AgentServiceCancelRunProcedure,
+		svc.CancelRun,
+		connect.WithSchema(agentServiceMethods.ByName("CancelRun")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentServiceBuildHandler := connect.NewServerStreamHandler(
+		AgentServiceBuildProcedure,
+		svc.Build,
+		connect.WithSchema(agentServiceMethods.ByName("Build")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentServiceOpenShellHandler := connect.NewUnaryHandler(
+		AgentServiceOpenShellProcedure,
+		svc.OpenShell,
+		connect.WithSchema(agentServiceMethods.ByName("OpenShell")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/pybox.agent.v1.AgentService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AgentServiceHelloProcedure:
@@ -190,6 +310,14 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceStatusHandler.ServeHTTP(w, r)
 		case AgentServicePowerOffProcedure:
 			agentServicePowerOffHandler.ServeHTTP(w, r)
+		case AgentServiceRunProcedure:
+			agentServiceRunHandler.ServeHTTP(w, r)
+		case AgentServiceCancelRunProcedure:
+			agentServiceCancelRunHandler.ServeHTTP(w, r)
+		case AgentServiceBuildProcedure:
+			agentServiceBuildHandler.ServeHTTP(w, r)
+		case AgentServiceOpenShellProcedure:
+			agentServiceOpenShellHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -213,4 +341,20 @@ func (UnimplementedAgentServiceHandler) Status(context.Context, *connect.Request
 
 func (UnimplementedAgentServiceHandler) PowerOff(context.Context, *connect.Request[v1.PowerOffRequest]) (*connect.Response[v1.PowerOffResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pybox.agent.v1.AgentService.PowerOff is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) Run(context.Context, *connect.BidiStream[v1.RunRequest, v1.RunEvent]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("pybox.agent.v1.AgentService.Run is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) CancelRun(context.Context, *connect.Request[v1.CancelRunRequest]) (*connect.Response[v1.CancelRunResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pybox.agent.v1.AgentService.CancelRun is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) Build(context.Context, *connect.Request[v1.BuildRequest], *connect.ServerStream[v1.BuildEvent]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("pybox.agent.v1.AgentService.Build is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) OpenShell(context.Context, *connect.Request[v1.OpenShellRequest]) (*connect.Response[v1.OpenShellResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pybox.agent.v1.AgentService.OpenShell is not implemented"))
 }

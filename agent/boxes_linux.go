@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/pybox/pybox/agent/admission"
+	"github.com/pybox/pybox/agent/box"
+	"github.com/pybox/pybox/agent/control"
+	"github.com/pybox/pybox/agent/counters"
+	"github.com/pybox/pybox/agent/engine"
+	"github.com/pybox/pybox/agent/images"
+	"github.com/pybox/pybox/agent/oci"
+	"github.com/pybox/pybox/agent/oom"
+)
+
+// Where the agent keeps what it makes; all of it is tmpfs.
+const (
+	stateDir  = "/run/pybox"
+	cgroupDir = "/sys/fs/cgroup"
+	kernelLog = "/dev/kmsg"
+	crunPath  = "/usr/bin/crun"
+)
+
+// reserveBytes is what the guest keeps of its memory for everything but boxes:
+// the kernel, PID 1, the agent with containerd, the shim, and their buffers. Page
+// cache of the images comes and goes.
+const reserveBytes = 160 << 20
+
+// newBoxes prepares what makes boxes. It starts nothing slow: see
+// box.Manager.Supervise.
+func newBoxes(ctx context.Context, c Config, pid1 *control.Client) (*box.Manager, error) {
+	total, _ := proc{c.Proc, c.Log}.memory()
+	if total <= reserveBytes {
+		return nil, fmt.Errorf("the guest has %d bytes of memory, which leaves nothing for a box beside the %d that it needs itself", total, int64(reserveBytes))
+	}
+	// A box's user passes through these folders and looks into none.
+	for _, dir := range []string{stateDir, filepath.Join(stateDir, "images"), filepath.Join(stateDir, "boxes")} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return nil, fmt.Errorf("make the agent's folders: %w", err)
+		}
+	}
+	room, err := admission.New(admission.Capacity{
+		MemoryBytes: total - reserveBytes, MilliCPU: int64(runtime.NumCPU()) * 1000, Slots: oci.MaxSlots,
+	}, c.Boot)
+	if err != nil {
+		return nil, err
+	}
+	kmsg, err := oom.Open(ctx, kernelLog, c.Boot, c.Log)
+	if err != nil {
+		return nil, err
+	}
+	parent, err := counters.Open(filepath.Join(cgroupDir, oci.CgroupParent), c.Boot)
+	if err != nil {
+		return nil, err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return box.NewManager(box.Options{
+		StartEngine: func(ctx context.Context) (*engine.Engine, error) {
+			return engine.Start(ctx, engine.Options{
+				Root: filepath.Join(stateDir, "containerd/root"), State: filepath.Join(stateDir, "containerd/state"),
+				Crun: crunPath, Exe: exe, Log: c.Log,
+			})
+		},
+		Images: images.New(images.Options{
+			Sys: os.DirFS("/sys"), Dev: "/dev", Dir: filepath.Join(stateDir, "images"), System: images.Kernel{},
+		}),
+		Room: room, Timers: pid1, Kernel: kmsg, Counters: parent, Activity: c.Activity.Begin, Boot: c.Boot, Log: c.Log,
+		Arch: runtime.GOARCH, CgroupRoot: cgroupDir, Dir: filepath.Join(stateDir, "boxes"), Hooks: testHooks,
+	})
+}

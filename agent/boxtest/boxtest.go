@@ -1,0 +1,399 @@
+//go:build linux
+
+// Package boxtest boots the test bundle in a real machine and runs programs in
+// real boxes, for the end-to-end tests of several packages. It speaks the agent's
+// protocol directly and adds nothing to it: what it returns is what the guest
+// said. It is no way to use PyBox.
+package boxtest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/pybox/pybox/agent/api"
+	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/guest/bundle"
+	"github.com/pybox/pybox/vm"
+	"github.com/pybox/pybox/vm/qemu"
+	"github.com/pybox/pybox/vm/vmtest"
+)
+
+// Bound is how long any one wait may take: many times what emulation needs.
+const Bound = 2 * time.Minute
+
+// Guest is a machine whose agent has said hello.
+type Guest struct {
+	Machine vm.Machine
+	Client  *api.Client
+	Hello   *agentv1.HelloResponse
+	Console *vmtest.Console
+	// Image is the serial of the image "stdlib".
+	Image  string
+	Bundle *bundle.Bundle
+	ids    atomic.Int64
+}
+
+// Config is a machine with 2 CPUs that boots the bundle b, its images attached.
+func Config(b *bundle.Bundle, memory int64) vm.Config {
+	m := b.Manifest
+	c := vm.Config{
+		Name: "box-test", Arch: m.Arch, CPUs: 2, MemoryBytes: memory,
+		Kernel: b.Path(m.Kernel.File), KernelArgs: m.KernelArgs,
+		Disks: []vm.Disk{{Path: b.Path(m.Root), Serial: "root"}},
+	}
+	if m.Initramfs != nil {
+		c.Initramfs = b.Path(*m.Initramfs)
+	}
+	for _, i := range m.Images {
+		c.Disks = append(c.Disks, vm.Disk{Path: b.Path(i.File), Serial: i.Serial})
+	}
+	return c
+}
+
+// Start boots the test bundle with memory bytes and 2 CPUs; the test ends it. It
+// skips the test where end-to-end tests are not asked for.
+func Start(t *testing.T, memory int64) *Guest {
+	t.Helper()
+	b := vmtest.Bundle(t)
+	h := vmtest.Harness{Driver: qemu.New(qemu.Options{Logger: vmtest.Logger(t)}), Config: Config(b, memory)}
+	m, console := h.Start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), Bound)
+	defer cancel()
+	g, err := Attach(ctx, b, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Client.Close() })
+	g.Console = console
+	return g
+}
+
+// Attach says hello to the agent of the machine m, which boots b, as soon as it
+// listens. Close the Client in the end.
+func Attach(ctx context.Context, b *bundle.Bundle, m vm.Machine) (*Guest, error) {
+	images := b.Manifest.Images
+	at := slices.IndexFunc(images, func(i bundle.Image) bool { return i.Name == "stdlib" })
+	if at < 0 {
+		return nil, errors.New("the bundle has no image \"stdlib\"")
+	}
+	g := &Guest{Machine: m, Image: images[at].Serial, Bundle: b}
+	tick := time.NewTicker(15 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := g.connect(ctx)
+		if err == nil || !errors.Is(err, vm.ErrRefused) {
+			return g, err
+		}
+		<-tick.C
+	}
+}
+
+func (g *Guest) connect(ctx context.Context) error {
+	conn, err := g.Machine.Dial(ctx, api.AgentPort)
+	if err != nil {
+		return err
+	}
+	if g.Client, err = api.NewClient(ctx, conn); err != nil {
+		return err
+	}
+	h, err := g.Client.Hello(ctx, connect.NewRequest(&agentv1.HelloRequest{ProtocolVersion: api.ProtocolVersion, HostVersion: "test"}))
+	if err != nil {
+		_ = g.Client.Close()
+		return err
+	}
+	g.Hello = h.Msg
+	return nil
+}
+
+// Context ends after Bound, and with the test.
+func (g *Guest) Context(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), Bound)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Records reads what PID 1 has recorded.
+func (g *Guest) Records(t *testing.T) *api.Records {
+	t.Helper()
+	conn, err := g.Machine.Dial(g.Context(t), api.RecordsPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := api.ReadRecords(g.Context(t), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Status asks the agent for its readings.
+func (g *Guest) Status(t *testing.T) *agentv1.StatusResponse {
+	t.Helper()
+	s, err := g.ReadStatus(g.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// ReadStatus is Status for others than tests.
+func (g *Guest) ReadStatus(ctx context.Context) (*agentv1.StatusResponse, error) {
+	r, err := g.Client.Status(ctx, connect.NewRequest(&agentv1.StatusRequest{}))
+	if err != nil {
+		return nil, err
+	}
+	return r.Msg, nil
+}
+
+// Until polls the agent's readings until ok, and fails the test after Bound.
+func (g *Guest) Until(t *testing.T, what string, ok func(*agentv1.StatusResponse) bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(Bound); ; <-tick.C {
+		s := g.Status(t)
+		if ok(s) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not come: %v", what, s)
+		}
+	}
+}
+
+// Idle waits until the guest has no run, no box and nobody who waits for room.
+func (g *Guest) Idle(t *testing.T) {
+	t.Helper()
+	g.Until(t, "an idle guest", func(s *agentv1.StatusResponse) bool {
+		return s.GetBoxes() == 0 && s.GetCgroups() == 0 && s.GetWaiting() == 0
+	})
+}
+
+// Program is what to run.
+type Program struct {
+	// Source is the Python text; Name its file, main.py by default.
+	Source, Name string
+	Args, Env    []string
+	// Files are further ones, by name.
+	Files map[string]string
+	// Stdin is standard input; nil: empty.
+	Stdin []byte
+	// The limits; zero values stand for 128 MiB, 32 processes, 1 CPU, 20 s, and
+	// 1 MiB of each output, negative ones for none of it.
+	Memory, PIDs, MilliCPU int64
+	Timeout                time.Duration
+	Stdout, Stderr         int64
+	QueueWait              time.Duration
+	// ID names the run; a number by default.
+	ID string
+	// On is called for every event but output, in order, while the run goes on.
+	On func(*agentv1.RunEvent)
+	// OnOutput is called for every piece of output.
+	OnOutput func(stream uint32, data []byte)
+	// Upload, where it is set, sends what follows the start instead: the files,
+	// the go and standard input. It is called once, beside the events.
+	Upload func(send func(*agentv1.RunRequest) error) error
+}
+
+// Outcome is what came of a run.
+type Outcome struct {
+	ID             string
+	Stdout, Stderr []byte
+	Events         []*agentv1.RunEvent // all but output
+	Record         *agentv1.RunRecord
+	// Exited is the event of that name, nil when there was none.
+	Exited *agentv1.Exited
+	// Took is from the request to the record, on the host's clock.
+	Took time.Duration
+}
+
+// Status is the main process's wait status.
+func (o *Outcome) Status() syscall.WaitStatus {
+	return syscall.WaitStatus(o.Record.GetExit().GetRawStatus())
+}
+
+// Code is the exit code of a program that exited by itself, -1 of any other.
+func (o *Outcome) Code() int {
+	if !o.Record.GetExit().GetKnown() || !o.Status().Exited() {
+		return -1
+	}
+	return o.Status().ExitStatus()
+}
+
+// String tells the essence, for failures.
+func (o *Outcome) String() string {
+	r := o.Record
+	return fmt.Sprintf("%s by %s %s, exit %v, evidence %q, unknown %v, stdout %.2000q, stderr %.2000q",
+		r.GetEnding().GetHow(), r.GetEnding().GetBy(), r.GetEnding().GetReason(), r.GetExit(), r.GetEnding().GetEvidence(), r.GetUnknown(), o.Stdout, o.Stderr)
+}
+
+// Run runs p and fails the test when the guest gives no record, or one that does
+// not agree with what came.
+func (g *Guest) Run(t *testing.T, p Program) *Outcome {
+	t.Helper()
+	o, err := g.Try(g.Context(t), p)
+	if err != nil {
+		t.Fatalf("run: %v", err)
+	}
+	if err := o.check(); err != nil {
+		t.Fatalf("%v: %v", err, o)
+	}
+	return o
+}
+
+// check holds the record to what came beside it.
+func (o *Outcome) check() error {
+	for _, s := range []struct {
+		name string
+		got  []byte
+		said *agentv1.Printed
+	}{{"stdout", o.Stdout, o.Record.GetStdout()}, {"stderr", o.Stderr, o.Record.GetStderr()}} {
+		if int64(len(s.got)) != s.said.GetKeptBytes() {
+			return fmt.Errorf("%d bytes of %s came, the record says %d", len(s.got), s.name, s.said.GetKeptBytes())
+		}
+		if sum := sha256.Sum256(s.got); s.said.GetBytes() == s.said.GetKeptBytes() && s.said.GetSha256() != nil && !bytes.Equal(sum[:], s.said.GetSha256()) {
+			return fmt.Errorf("what came of %s has another SHA-256 than the record says", s.name)
+		}
+	}
+	return nil
+}
+
+// NewID is an id that no other run of this guest has.
+func (g *Guest) NewID() string { return fmt.Sprintf("test-%d", g.ids.Add(1)) }
+
+// RunStart gives the start of p, and p its defaults.
+func (g *Guest) RunStart(p *Program) *agentv1.RunStart {
+	def := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&p.Memory, 128<<20)
+	def(&p.PIDs, 32)
+	def(&p.MilliCPU, 1000)
+	def((*int64)(&p.Timeout), int64(20*time.Second))
+	def((*int64)(&p.QueueWait), int64(Bound))
+	def(&p.Stdout, 1<<20)
+	def(&p.Stderr, 1<<20)
+	stdout, stderr := max(p.Stdout, 0), max(p.Stderr, 0)
+	if p.Name == "" {
+		p.Name = "main.py"
+	}
+	if p.ID == "" {
+		p.ID = g.NewID()
+	}
+	return &agentv1.RunStart{
+		Id: p.ID, Image: g.Image, Program: p.Name, Args: p.Args, Env: p.Env,
+		Limits:    &agentv1.Limits{MemoryBytes: p.Memory, Pids: p.PIDs, MilliCpu: p.MilliCPU, WorkBytes: p.Memory, WorkFiles: 16384},
+		TimeoutNs: int64(p.Timeout), StdoutBytes: stdout, StderrBytes: stderr, QueueWaitNs: int64(p.QueueWait),
+	}
+}
+
+// Try runs p. An error means that no record came; the outcome then has what did.
+func (g *Guest) Try(ctx context.Context, p Program) (*Outcome, error) {
+	began := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := g.Client.Run(ctx)
+	o := &Outcome{}
+	start := g.RunStart(&p)
+	o.ID = p.ID
+	if err := s.Send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Start{Start: start}}); err != nil {
+		_, err = s.Receive() // the true reason
+		return o, err
+	}
+	var sent chan error
+	for {
+		e, err := s.Receive()
+		if err != nil {
+			return o, err
+		}
+		switch {
+		case e.GetOutput() != nil:
+			if e.GetOutput().GetStream() == 1 {
+				o.Stdout = append(o.Stdout, e.GetOutput().GetData()...)
+			} else {
+				o.Stderr = append(o.Stderr, e.GetOutput().GetData()...)
+			}
+			if p.OnOutput != nil {
+				p.OnOutput(e.GetOutput().GetStream(), e.GetOutput().GetData())
+			}
+			continue
+		case e.GetAdmitted() != nil && sent == nil:
+			sent = make(chan error, 1)
+			go func() {
+				if p.Upload != nil {
+					sent <- p.Upload(s.Send)
+				} else {
+					sent <- upload(s, p)
+				}
+			}()
+		case e.GetExited() != nil:
+			o.Exited = e.GetExited()
+		case e.GetRecord() != nil:
+			o.Record, o.Took = e.GetRecord(), time.Since(began)
+		}
+		o.Events = append(o.Events, e)
+		if p.On != nil {
+			p.On(e)
+		}
+		if o.Record != nil && o.Record.GetCleanup().GetStatus() == api.CleanupRemoved || e.GetCleanup() != nil {
+			_ = s.CloseRequest()
+			return o, nil
+		}
+	}
+}
+
+// maxPart is how much of a file goes at a time.
+const maxPart = 64 << 10
+
+func upload(s *connect.BidiStreamForClient[agentv1.RunRequest, agentv1.RunEvent], p Program) error {
+	files := map[string]string{p.Name: p.Source}
+	for name, text := range p.Files {
+		files[name] = text
+	}
+	for name, text := range files {
+		if err := s.Send(&agentv1.RunRequest{Part: &agentv1.RunRequest_File{File: &agentv1.RunFile{Name: name, Bytes: int64(len(text))}}}); err != nil {
+			return err
+		}
+		for b := []byte(text); len(b) > 0; {
+			n := min(len(b), maxPart)
+			if err := s.Send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Data{Data: b[:n]}}); err != nil {
+				return err
+			}
+			b = b[n:]
+		}
+	}
+	if err := s.Send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Go{Go: &agentv1.RunGo{Stdin: p.Stdin != nil}}}); err != nil {
+		return err
+	}
+	for b := p.Stdin; len(b) > 0; {
+		n := min(len(b), maxPart)
+		if err := s.Send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Stdin{Stdin: b[:n]}}); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	if p.Stdin != nil {
+		return s.Send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Stdin{}})
+	}
+	return nil
+}
+
+// Cancel asks the agent to kill a run.
+func (g *Guest) Cancel(t *testing.T, id string) {
+	t.Helper()
+	if _, err := g.Client.CancelRun(g.Context(t), connect.NewRequest(&agentv1.CancelRunRequest{Id: id})); err != nil {
+		t.Error(err)
+	}
+}

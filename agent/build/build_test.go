@@ -1,0 +1,207 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// runTime bounds one run of the program in a test, many times what it takes.
+const runTime = time.Minute
+
+func python(t *testing.T) string {
+	t.Helper()
+	p, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("SKIPPED, THE COMPILING PROGRAM WAS NOT TESTED: there is no python3")
+	}
+	return p
+}
+
+// compiled is what a run of the program leaves behind.
+type compiled struct {
+	code   int
+	output string
+	files  map[string][]byte // by path relative to OUT and the folder of sources
+}
+
+// compile runs the program over dir with so many workers, into out.
+func compile(t *testing.T, out string, workers int, dir string) compiled {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), runTime)
+	defer cancel()
+	name := filepath.Join(t.TempDir(), "build.py")
+	if err := os.WriteFile(name, Program(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text, err := exec.CommandContext(ctx, python(t), "-I", name, out, strconv.Itoa(workers), dir).CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	c := compiled{output: string(text), files: map[string][]byte{}}
+	if exit != nil {
+		c.code = exit.ExitCode()
+	}
+	base := filepath.Join(out, dir)
+	err = filepath.WalkDir(base, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(base, p)
+		if err != nil {
+			return err
+		}
+		c.files[rel], err = os.ReadFile(p)
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// sources writes files below a new folder.
+func sources(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// ask evaluates an expression in this python3.
+func ask(t *testing.T, expression string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), runTime)
+	defer cancel()
+	b, err := exec.CommandContext(ctx, python(t), "-I", "-c", "import sys, importlib.util; print("+expression+")").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// many are modules whose byte code has what could differ from run to run: sets,
+// strings, numbers, nested functions.
+func many(n int) map[string]string {
+	files := map[string]string{}
+	for i := range n {
+		files[fmt.Sprintf("m%03d.py", i)] = fmt.Sprintf(
+			"def f(x, y=%d.5):\n    return x in {'a', 'b', 'c%d', 3.25} or (lambda: ('a', y, %d))\n", i, i, i*1000)
+	}
+	return files
+}
+
+func TestCompile(t *testing.T) {
+	files := many(150)
+	files["package/__init__.py"] = "from . import inner"
+	files["package/inner.py"] = "X = 1"
+	files["no python.txt"] = "x"
+	files["dotted.name.py"] = "X = '\\d'" // an invalid escape, which warns
+	files["bad.py"] = "print 'old'"
+	files["nul.py"] = "X = 1\x00"
+	files["coding.py"] = "# -*- coding: nonsense -*-\n"
+	files["deep.py"] = "X = " + strings.Repeat("-", 200_000) + "1"
+	tag := ask(t, "sys.implementation.cache_tag")
+	files["__pycache__/here."+tag+".pyc"] = "there already"
+	files["here.py"] = "X = 1"
+	dir := sources(t, files)
+	if err := os.Symlink("package/inner.py", filepath.Join(dir, "link.py")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("nothing", filepath.Join(dir, "dangling.py")); err != nil {
+		t.Fatal(err)
+	}
+	one, three := compile(t, t.TempDir(), 1, dir), compile(t, t.TempDir(), 3, dir)
+	if one.code != 0 || three.code != 0 {
+		t.Fatalf("exit codes %d and %d:\n%s", one.code, three.code, one.output)
+	}
+	for _, bad := range []string{"bad.py: SyntaxError: ", "nul.py: ", "coding.py: SyntaxError: ", "deep.py: "} {
+		if !strings.Contains(one.output, "not compiled: "+dir+"/"+bad) {
+			t.Errorf("nothing about %q in\n%s", bad, one.output)
+		}
+	}
+	if n := strings.Count(one.output, "not compiled: "); n != 4 || strings.Contains(one.output, "Warning") {
+		t.Errorf("%d files were not compiled:\n%s", n, one.output)
+	}
+	if want := "compiled 154 of 158 files\n"; !strings.HasSuffix(one.output, want) {
+		t.Errorf("no %q in\n%s", want, one.output)
+	}
+	var want []string
+	for name := range many(150) {
+		want = append(want, "__pycache__/"+strings.TrimSuffix(name, ".py")+"."+tag+".pyc")
+	}
+	want = append(want, "__pycache__/dotted.name."+tag+".pyc", "__pycache__/link."+tag+".pyc",
+		"package/__pycache__/__init__."+tag+".pyc", "package/__pycache__/inner."+tag+".pyc")
+	slices.Sort(want)
+	if got := slices.Sorted(maps.Keys(one.files)); !slices.Equal(got, want) {
+		t.Errorf("compiled: %q, want %q", got, want)
+	}
+	if !maps.EqualFunc(one.files, three.files, bytes.Equal) {
+		t.Error("three workers make other byte code than one")
+	}
+}
+
+// TestHeader: a hash-based, unchecked header (PEP 552).
+func TestHeader(t *testing.T) {
+	const text = "X = 'a module'\n"
+	dir := sources(t, map[string]string{"m.py": text})
+	c := compile(t, t.TempDir(), 1, dir)
+	pyc := c.files["__pycache__/m."+ask(t, "sys.implementation.cache_tag")+".pyc"]
+	if len(pyc) < 16 {
+		t.Fatalf("%d bytes: %s", len(pyc), c.output)
+	}
+	if flags := binary.LittleEndian.Uint32(pyc[4:]); flags != 1 {
+		t.Errorf("flags %#x, want 1", flags)
+	}
+	got := fmt.Sprintf("%x %x", pyc[:4], pyc[8:16])
+	if want := ask(t, fmt.Sprintf("importlib.util.MAGIC_NUMBER.hex(), importlib.util.source_hash(%q.encode()).hex(), sep=' '", text)); got != want {
+		t.Errorf("magic and hash %s, want %s", got, want)
+	}
+}
+
+// TestFails: whatever is no fault of a source ends the program with 1.
+func TestFails(t *testing.T) {
+	dir := sources(t, many(3))
+	out := t.TempDir()
+	taken := filepath.Join(out, dir, "__pycache__", "m001."+ask(t, "sys.implementation.cache_tag")+".pyc")
+	if err := os.MkdirAll(taken, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if c := compile(t, out, 2, dir); c.code != 1 || !strings.Contains(c.output, "FileExistsError") || !strings.Contains(c.output, "a worker failed: ") {
+		t.Errorf("exit code %d:\n%s", c.code, c.output)
+	}
+	if c := compile(t, t.TempDir(), 2, filepath.Join(dir, "nothing")); c.code != 1 || !strings.Contains(c.output, "FileNotFoundError") {
+		t.Errorf("exit code %d:\n%s", c.code, c.output)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if v := Version(); len(v) != 64 {
+		t.Errorf("%q", v)
+	}
+	Program()[0] = 'x'
+	if !bytes.HasPrefix(Program(), []byte(`"""Compile`)) {
+		t.Error("the program was changed")
+	}
+}

@@ -1,0 +1,70 @@
+package engine
+
+import (
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// startFIFO is what "crun start" writes to and the container's process waits for
+// (libcrun_status_write_exec_fifo in crun's status.c), in the container's state.
+const startFIFO = "exec.fifo"
+
+// unblockStart lets "crun start" come to its end although the process pid, which is
+// to be started, ends before it was told to: crun opens the FIFO for writing, which
+// waits for a reader (fifo(7)), and there would never be one again. Then this is one.
+// The function that it gives must be called when the start is over.
+func unblockStart(pid int, state string) (over func()) {
+	process, err := openProcess(pid)
+	if err != nil { // it has ended already
+		reader := openReader(state)
+		return func() { reader.Close() }
+	}
+	done := make(chan struct{})
+	var reader *os.File // nil can be closed
+	go func() {
+		defer close(done)
+		if awaitExit(process) {
+			reader = openReader(state)
+		}
+	}()
+	return func() {
+		process.Close() // ends the wait
+		<-done
+		reader.Close()
+	}
+}
+
+// openReader opens the FIFO for reading, which waits for nobody. It gives nil where
+// the FIFO is gone: then crun has opened it and removed its name.
+func openReader(state string) *os.File {
+	f, err := os.OpenFile(filepath.Join(state, startFIFO), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+// openProcess gives a descriptor of a process (pidfd_open(2)), which is readable once
+// that has ended.
+func openProcess(pid int) (*os.File, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("pidfd_open", err)
+	}
+	return os.NewFile(uintptr(fd), "process"), nil
+}
+
+// awaitExit waits until the process has ended, or its descriptor is closed: then it
+// gives false.
+func awaitExit(process *os.File) bool {
+	raw, err := process.SyscallConn()
+	if err != nil {
+		return false
+	}
+	return raw.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return err == nil && n > 0
+	}) == nil
+}

@@ -1,0 +1,285 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"syscall"
+	"time"
+)
+
+// Status is how a program ended, as its parent, the box's init, saw it.
+type Status struct {
+	// OK tells that the init reported the end. Raw is then what waitpid(2)
+	// gave it: an exit with its code or a death by its signal.
+	OK  bool
+	Raw syscall.WaitStatus
+	// PID was the program's process, as the agent sees it; 0: it is not known.
+	// It is the kernel's word, not the box's.
+	PID int
+	// Err says why there is no report when OK is false. It matches ErrGone
+	// (the init was killed, perhaps with the whole box), ErrNotStarted,
+	// ErrBroken, ErrProtocol or net.ErrClosed.
+	Err error
+}
+
+// Conn is the agent's end of the channel to one box's init. Its methods are for
+// one goroutine at a time, but for Started, Ended and Close. After an error other
+// than ErrName, ErrNoSpace, ErrNoMemory and fs.PathError the Conn is of no more
+// use: close it and end the box.
+type Conn struct {
+	conn net.Conn
+	// from reads a message and tells the process that sent it.
+	from    func([]byte) (n, pid int, err error)
+	lost    error // why no call can be made any more
+	started chan int
+	ended   chan Status
+}
+
+func newConn(c net.Conn, from func([]byte) (n, pid int, err error)) *Conn {
+	return &Conn{conn: c, from: from, started: make(chan int, 1), ended: make(chan Status, 1)}
+}
+
+// WriteFile makes the file name of the working folder, with the permission bits
+// of mode, out of exactly size bytes of r, and the folders above it. It overwrites
+// nothing: an existing name is an error that matches fs.ErrExist. The pages are
+// charged to the box, which may end the box when they go over its limit: ErrGone.
+// ctx does not cut a Read of r short.
+func (c *Conn) WriteFile(ctx context.Context, name string, mode fs.FileMode, size int64, r io.Reader) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	if size < 0 || mode != mode.Perm() {
+		return fmt.Errorf("%q: size %d, mode %v: %w", name, size, mode, fs.ErrInvalid)
+	}
+	var answer report
+	err := c.within(ctx, func() (err error) {
+		if err = c.timed(func() error { return c.send(encodeFile(name, mode, size)) }); err != nil {
+			return err
+		}
+		if err = c.sendChunks(size, r); err != nil {
+			return err
+		}
+		err = c.timed(func() (err error) {
+			answer, err = c.expect(msgAnswer)
+			return err
+		})
+		if err == nil && answer.errno == 0 && answer.written != size {
+			err = fmt.Errorf("%w: %d of %d bytes written", ErrProtocol, answer.written, size)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write %q into the box: %w", name, err)
+	}
+	return fileError(name, answer.errno)
+}
+
+func (c *Conn) sendChunks(size int64, r io.Reader) error {
+	b := make([]byte, 1+min(size, chunkSize))
+	b[0] = msgChunk
+	for left := size; left > 0; {
+		n, err := io.ReadFull(r, b[1:1+min(left, chunkSize)])
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return fmt.Errorf("%w: %d bytes fewer", ErrSize, left-int64(n))
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.timed(func() error { return c.send(b[:1+n]) }); err != nil {
+			return err
+		}
+		left -= int64(n)
+	}
+	if n, err := io.ReadFull(r, make([]byte, 1)); n > 0 {
+		return fmt.Errorf("%w: more bytes follow", ErrSize)
+	} else if !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// MkdirAll makes the folder name of the working folder and those above it, mode
+// 0755. One that is there already is no error.
+func (c *Conn) MkdirAll(ctx context.Context, name string) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	var answer report
+	err := c.within(ctx, func() (err error) {
+		return c.timed(func() (err error) {
+			if err = c.send(encodeFolder(name)); err != nil {
+				return err
+			}
+			answer, err = c.expect(msgAnswer)
+			return err
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("make the folder %q in the box: %w", name, err)
+	}
+	return fileError(name, answer.errno)
+}
+
+// Go starts the program. ctx bounds the call, not the program. From a nil error
+// on, Started and Ended tell what happens; after any error the program may still
+// have been started, and the box must be ended.
+func (c *Conn) Go(ctx context.Context) error {
+	err := c.within(ctx, func() error { return c.send([]byte{msgGo}) })
+	if err != nil {
+		return fmt.Errorf("start the program: %w", err)
+	}
+	c.lost = fmt.Errorf("%w: the program was started", ErrOrder)
+	go c.watch()
+	return nil
+}
+
+// Started delivers, after Go, the program's process id as the agent sees it, and
+// is closed then, or without one when there is none.
+func (c *Conn) Started() <-chan int { return c.started }
+
+// Ended delivers, after Go, how the program ended, once, and is closed then.
+// Close makes it deliver at once.
+func (c *Conn) Ended() <-chan Status { return c.ended }
+
+// Close closes the channel. It does not end the box: its init would notice only
+// when the program ends. More than one call does no harm.
+func (c *Conn) Close() error {
+	if err := c.conn.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// watch is the only reader once the program was started. What it waits for has no
+// deadline of its own: the end of the box, which the caller sees to, ends it.
+func (c *Conn) watch() {
+	defer close(c.ended)
+	var s Status
+	s.Raw, s.Err = c.follow(&s.PID)
+	s.OK = s.Err == nil
+	c.ended <- s
+}
+
+func (c *Conn) follow(pid *int) (syscall.WaitStatus, error) {
+	defer close(c.started)
+	r, from, err := c.readFrom()
+	switch {
+	case err != nil:
+		return 0, err
+	case r.kind == msgNotStarted:
+		return 0, fmt.Errorf("%w: %w", ErrNotStarted, r.errno)
+	case r.kind == msgEnded:
+		return r.status, nil // killed before it could speak
+	case r.kind != msgStarted || from <= 1:
+		return 0, unexpected(r)
+	}
+	*pid = from
+	c.started <- from
+	r, err = c.expect(msgEnded)
+	return r.status, err
+}
+
+// within runs one exchange, cut short when ctx ends. An exchange that failed
+// leaves the two ends out of step, so that none can follow it.
+func (c *Conn) within(ctx context.Context, exchange func() error) error {
+	if c.lost != nil {
+		return c.lost
+	}
+	err := ctx.Err()
+	if err == nil {
+		stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
+		err = exchange()
+		if !stop() {
+			err = context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		c.lost = fmt.Errorf("%w: an earlier one failed: %w", ErrOrder, err)
+	}
+	return err
+}
+
+// stepTimeout bounds one step of an exchange, in which the init has next to
+// nothing to do: a python3 of an image that takes nothing must not hold a run up.
+const stepTimeout = 30 * time.Second
+
+// timed runs one step of an exchange that waits for the init alone.
+func (c *Conn) timed(step func() error) error {
+	late := time.AfterFunc(stepTimeout, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
+	err := step()
+	if !late.Stop() {
+		err = fmt.Errorf("%w: it did nothing for %v", ErrProtocol, stepTimeout)
+	}
+	return err
+}
+
+// send writes one message. Where the init is gone it says why, if it still could.
+func (c *Conn) send(b []byte) error {
+	_, err := c.conn.Write(b)
+	if !isGone(err) {
+		return err
+	}
+	if r, rerr := c.read(); rerr == nil {
+		return unexpected(r)
+	} else if errors.Is(rerr, ErrBroken) {
+		return rerr
+	}
+	return gone(err)
+}
+
+func (c *Conn) expect(kind byte) (report, error) {
+	r, err := c.read()
+	if err == nil && r.kind != kind {
+		err = unexpected(r)
+	}
+	return r, err
+}
+
+// read returns the next message; one in which the runner gives up is an error.
+// Descriptors that come along are dropped by the kernel, since no room is given
+// for them.
+func (c *Conn) read() (report, error) {
+	r, _, err := c.readFrom()
+	return r, err
+}
+
+// readFrom is read, and tells which process sent the message.
+func (c *Conn) readFrom() (report, int, error) {
+	b := make([]byte, maxReport+1) // one more: a longer one shows
+	n, pid, err := c.from(b)
+	if errors.Is(err, syscall.ECONNRESET) {
+		// An init that went away with messages unread: said once, and before
+		// what it had sent.
+		n, pid, err = c.from(b)
+	}
+	switch {
+	case errors.Is(err, io.EOF), isGone(err):
+		return report{}, 0, gone(err)
+	case err != nil:
+		return report{}, 0, err
+	}
+	r, err := decode(b[:n])
+	if err == nil && r.kind == msgBroken {
+		err = fmt.Errorf("%w, it says %s", ErrBroken, r.text)
+	}
+	return r, pid, err
+}
+
+func isGone(err error) bool {
+	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
+}
+
+func gone(err error) error {
+	if errors.Is(err, io.EOF) {
+		return ErrGone
+	}
+	return fmt.Errorf("%w: %w", ErrGone, err)
+}
+
+func unexpected(r report) error {
+	return fmt.Errorf("%w: message %q out of turn", ErrProtocol, r.kind)
+}

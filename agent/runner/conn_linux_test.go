@@ -1,0 +1,166 @@
+package runner
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// playInit gives a Conn whose init is this test.
+func playInit(t *testing.T) (*Conn, *net.UnixConn) {
+	t.Helper()
+	work := workFolder(t)
+	l, err := Prepare(work, os.Getuid(), os.Getgid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := dial(t, work)
+	say(t, peer, "R\x01")
+	r, w := pipe(t)
+	c, err := l.Accept(t.Context(), os.Getpid(), r, w, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c, peer
+}
+
+func end(t *testing.T, c *Conn) Status {
+	t.Helper()
+	select {
+	case s := <-c.Ended():
+		return s
+	case <-time.After(patience):
+		t.Fatal("no end")
+	}
+	return Status{}
+}
+
+func TestHostileReports(t *testing.T) {
+	tests := map[string]struct {
+		messages []string
+		status   syscall.WaitStatus
+		want     error // nil: a sound report
+	}{
+		"sound":                   {[]string{"S", le('X', 7<<8)}, 7 << 8, nil},
+		"killed before it spoke":  {[]string{le('X', 9)}, 9, nil},
+		"not started":             {[]string{le('N', uint32(syscall.EAGAIN))}, 0, ErrNotStarted},
+		"gone":                    {nil, 0, ErrGone},
+		"gone after the start":    {[]string{"S"}, 0, ErrGone},
+		"started twice":           {[]string{"S", "S"}, 0, ErrProtocol},
+		"not started after all":   {[]string{"S", le('N', 11)}, 0, ErrProtocol},
+		"an answer":               {[]string{le('A', 0, 0, 0)}, 0, ErrProtocol},
+		"a stop as an end":        {[]string{"S", le('X', 0x137f)}, 0, ErrProtocol},
+		"an end that continues":   {[]string{"S", le('X', 0xffff)}, 0, ErrProtocol},
+		"broken":                  {[]string{"Bsorry"}, 0, ErrBroken},
+		"broken after the start":  {[]string{"S", "Bsorry"}, 0, ErrBroken},
+		"too long a message":      {[]string{"S", "B" + strings.Repeat("x", 60000)}, 0, ErrProtocol},
+		"garbage":                 {[]string{"\x00\xff\x1b[2J"}, 0, ErrProtocol},
+		"more than was asked for": {[]string{"S", le('X', 0), le('X', 9), "S"}, 0, nil},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, peer := playInit(t)
+			if err := c.Go(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range test.messages {
+				_, _ = peer.Write([]byte(m)) // the agent may have given up by then
+			}
+			_ = peer.Close()
+			s := end(t, c)
+			if s.OK != (test.want == nil) || !errors.Is(s.Err, test.want) || s.Raw != test.status {
+				t.Errorf("%+v, want %#x, %v", s, test.status, test.want)
+			}
+			pid, started := <-c.Started()
+			if want := len(test.messages) > 0 && test.messages[0] == "S"; started != want || s.PID != pid {
+				t.Errorf("started: %v, process %d; the status has %d", started, pid, s.PID)
+			}
+			if started && pid != os.Getpid() {
+				t.Errorf("process %d instead of %d", pid, os.Getpid())
+			}
+		})
+	}
+}
+
+func TestHostileAnswers(t *testing.T) {
+	tests := map[string]struct {
+		answer string
+		want   error
+	}{
+		"fewer bytes":       {le('A', 0, 2, 0), ErrProtocol},
+		"more bytes":        {le('A', 0, 4, 0), ErrProtocol},
+		"end":               {le('X', 0), ErrProtocol},
+		"unknown error":     {le('A', 4000, 0, 0), syscall.Errno(4000)},
+		"error and success": {le('A', uint32(syscall.ENOSPC), 3, 0), ErrNoSpace},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, peer := playInit(t)
+			say(t, peer, test.answer)
+			err := c.WriteFile(t.Context(), "f", 0o644, 3, strings.NewReader("abc"))
+			if !errors.Is(err, test.want) {
+				t.Errorf("%v, want %v", err, test.want)
+			}
+		})
+	}
+}
+
+// Descriptors that a hostile init sends must not pile up in the agent.
+func TestDescriptorsAreDropped(t *testing.T) {
+	c, peer := playInit(t)
+	r, w := pipe(t)
+	raw, err := w.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = raw.Control(func(fd uintptr) {
+		_, _, err := peer.WriteMsgUnix([]byte(le('A', 0, 0, 0)), unix.UnixRights(int(fd)), nil)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.MkdirAll(t.Context(), "d"); err != nil {
+		t.Error(err)
+	}
+	_ = w.Close()
+	_ = r.SetReadDeadline(time.Now().Add(patience))
+	if n, err := r.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the agent holds a descriptor of the box: %d, %v", n, err)
+	}
+}
+
+func TestCloseEndsTheWait(t *testing.T) {
+	c, peer := playInit(t)
+	if err := c.Go(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if s := end(t, c); s.OK || !errors.Is(s.Err, net.ErrClosed) {
+		t.Errorf("%+v", s)
+	}
+	_ = peer.Close()
+}
+
+// The runner's last words reach who meets a closed socket.
+func TestLastWords(t *testing.T) {
+	c, peer := playInit(t)
+	say(t, peer, "Bno more")
+	_ = peer.Close()
+	if err := c.Go(t.Context()); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), `"no more"`) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,204 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/iotest"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestFiles(t *testing.T) {
+	b := newBox(t, baseEnv, "main.py")
+	old := syscall.Umask(0o022)
+	defer syscall.Umask(old)
+	big := make([]byte, 3*chunkSize+17)
+	_, _ = rand.Read(big)
+	deep := strings.Repeat(strings.Repeat("d", MaxNameBytes)+"/", MaxDepth-1) + strings.Repeat("f", MaxNameBytes)
+	files := []struct {
+		name string
+		mode fs.FileMode
+		data []byte
+	}{
+		{"empty", 0o644, nil},
+		{"a/b/c.bin", 0o755, big},
+		{"a/b/one chunk", 0o400, big[:chunkSize]},
+		{"ä €", 0o666, []byte("x")},
+		{deep, 0o600, []byte("deep")},
+	}
+	for _, f := range files {
+		r := iotest.HalfReader(bytes.NewReader(f.data))
+		if err := b.conn.WriteFile(b.ctx(), f.name, f.mode, int64(len(f.data)), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"a", "a/b", "new/er/folder"} {
+		if err := b.conn.MkdirAll(b.ctx(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(b.work) // by parts: the deep path is too long
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for _, f := range files {
+		got, err := root.ReadFile(f.name)
+		if err != nil || !bytes.Equal(got, f.data) {
+			t.Errorf("%.20s: %d bytes, %v", f.name, len(got), err)
+		}
+		if st, err := root.Stat(f.name); err != nil || st.Mode() != f.mode {
+			t.Errorf("%.20s: %v, %v", f.name, st.Mode(), err)
+		}
+	}
+	if st, err := root.Stat("new/er/folder"); err != nil || st.Mode() != fs.ModeDir|0o755 {
+		t.Errorf("%v %v", st.Mode(), err)
+	}
+	b.start("main.py", "print('ran')")
+	if r := b.finish(); r.out != "ran\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Files that the box refuses are no end of the conversation.
+func TestFileErrors(t *testing.T) {
+	b := newBox(t, baseEnv, "main.py")
+	b.write("a/file", "x")
+	data := strings.Repeat("x", 2*chunkSize)
+	write := func(name string) error {
+		return b.conn.WriteFile(b.ctx(), name, 0o644, int64(len(data)), strings.NewReader(data))
+	}
+	if err := write("a/file"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("an existing file: %v", err)
+	}
+	if err := write("a"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("an existing folder: %v", err)
+	}
+	if err := write("a/file/below"); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("below a file: %v", err)
+	}
+	if err := b.conn.MkdirAll(b.ctx(), "a/file"); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("a folder where a file is: %v", err)
+	}
+	if err := write("../x"); !errors.Is(err, ErrName) {
+		t.Errorf("a bad name: %v", err)
+	}
+	if err := b.conn.WriteFile(b.ctx(), "s", 0o4755|fs.ModeSetuid, 0, strings.NewReader("")); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("a bad mode: %v", err)
+	}
+	if got, err := os.ReadFile(filepath.Join(b.work, "a/file")); string(got) != "x" {
+		t.Errorf("the file is now %.20q, %v", got, err)
+	}
+	b.start("main.py", "print('ran')")
+	if r := b.finish(); r.out != "ran\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestNoSpace(t *testing.T) {
+	work := workFolder(t)
+	const size = 1 << 20
+	if err := unix.Mount("work", work, "tmpfs", 0, "size=1m,nr_inodes=20"); err != nil {
+		t.Skip("no tmpfs can be mounted:", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(work, unix.MNT_DETACH) })
+	b := boxSpec{env: baseEnv, args: []string{"main.py"}, work: work}.mustStart(t)
+	err := b.conn.WriteFile(b.ctx(), "big", 0o644, 2*size, io.LimitReader(manyBytes{}, 2*size))
+	if !errors.Is(err, ErrNoSpace) || !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("bytes: %v", err)
+	}
+	if err := os.Remove(filepath.Join(work, "big")); err != nil {
+		t.Error(err)
+	}
+	err = b.conn.MkdirAll(b.ctx(), strings.Repeat("d/", MaxDepth-1)+"d")
+	for i := 0; err == nil && i < 20; i++ {
+		err = b.conn.MkdirAll(b.ctx(), string(rune('a'+i)))
+	}
+	if !errors.Is(err, ErrNoSpace) {
+		t.Errorf("files: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(work, "d")); err != nil {
+		t.Error(err)
+	}
+	b.start("main.py", "print('ran')")
+	if r := b.finish(); r.out != "ran\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A reader that fails leaves half a file: no program may run beside it.
+func TestReaderFails(t *testing.T) {
+	broken := errors.New("broken")
+	tests := map[string]struct {
+		r    io.Reader
+		want error
+	}{
+		"shorter": {strings.NewReader("12"), ErrSize},
+		"longer":  {strings.NewReader("1234"), ErrSize},
+		"failing": {iotest.ErrReader(broken), broken},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, baseEnv, "main.py")
+			err := b.conn.WriteFile(b.ctx(), "f", 0o644, 3, test.r)
+			if !errors.Is(err, test.want) {
+				t.Error(err)
+			}
+			if err := b.conn.Go(b.ctx()); !errors.Is(err, ErrOrder) || !errors.Is(err, test.want) {
+				t.Errorf("go: %v", err)
+			}
+		})
+	}
+}
+
+// heldReader gives nothing until it is let go, and tells when it is asked.
+type heldReader struct{ asked, held chan struct{} }
+
+func (r heldReader) Read([]byte) (int, error) {
+	close(r.asked)
+	<-r.held
+	return 0, io.EOF
+}
+
+func TestCancelled(t *testing.T) {
+	b := newBox(t, baseEnv, "main.py")
+	r := heldReader{make(chan struct{}), make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- b.conn.WriteFile(ctx, "f", 0o644, 3, r) }()
+	<-r.asked
+	cancel()
+	close(r.held)
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := b.conn.Go(t.Context()); !errors.Is(err, ErrOrder) {
+		t.Errorf("go: %v", err)
+	}
+}
+
+func TestOrder(t *testing.T) {
+	b := newBox(t, baseEnv, "main.py")
+	b.start("main.py", "print('ran')")
+	if err := b.conn.MkdirAll(b.ctx(), "late"); !errors.Is(err, ErrOrder) {
+		t.Error(err)
+	}
+	if err := b.conn.Go(b.ctx()); !errors.Is(err, ErrOrder) {
+		t.Error(err)
+	}
+	if r := b.finish(); r.out != "ran\n" {
+		t.Errorf("%+v", r)
+	}
+	if _, err := os.Stat(filepath.Join(b.work, "late")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,141 @@
+package runner
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+)
+
+// A message is one packet: a byte that says what it is, and what follows it.
+// Numbers are little-endian.
+//
+//	agent to init
+//	  I                             with the descriptors for 0, 1, 2 (SCM_RIGHTS)
+//	  D path                        make this folder; answered by A
+//	  F mode(2) size(8) path        make this file; answered by A after its chunks
+//	  C bytes                       a chunk of the file, at most chunkSize
+//	  G                             go
+//	init to agent
+//	  R version(1)                  streams taken, ready
+//	  A errno(4) written(8)         file or folder made, or not
+//	  S                             the program's process is there, which sends this
+//	  N errno(4)                    it could not be made
+//	  X status(4)                   the program ended: status of waitpid(2)
+//	  B text                        the runner failed; it exits
+const (
+	msgStreams = 'I'
+	msgFolder  = 'D'
+	msgFile    = 'F'
+	msgChunk   = 'C'
+	msgGo      = 'G'
+
+	msgReady      = 'R'
+	msgAnswer     = 'A'
+	msgStarted    = 'S'
+	msgNotStarted = 'N'
+	msgEnded      = 'X'
+	msgBroken     = 'B'
+)
+
+const (
+	protocolVersion = 1
+	// chunkSize bounds what one packet carries of a file.
+	chunkSize = 64 << 10
+	// maxReport is the longest message of the init, a B.
+	maxReport = 512
+	// maxErrno is MAX_ERRNO of Linux.
+	maxErrno = 4095
+)
+
+// report is a decoded message of the init.
+type report struct {
+	kind    byte
+	errno   syscall.Errno      // A, N
+	written int64              // A
+	status  syscall.WaitStatus // X
+	text    string             // B: hostile, quoted
+}
+
+// decode takes exactly the messages that a sound runner can send. An error
+// matches ErrProtocol.
+func decode(b []byte) (report, error) {
+	if len(b) == 0 || len(b) > maxReport {
+		return report{}, fmt.Errorf("%w: a message of %d bytes", ErrProtocol, len(b))
+	}
+	r, body := report{kind: b[0]}, b[1:]
+	bad := func() (report, error) {
+		return report{}, fmt.Errorf("%w: message %.40q", ErrProtocol, b)
+	}
+	want := map[byte]int{msgReady: 1, msgAnswer: 12, msgStarted: 0, msgNotStarted: 4, msgEnded: 4, msgBroken: len(body)}
+	if n, known := want[r.kind]; !known || len(body) != n {
+		return bad()
+	}
+	ok := true
+	switch r.kind {
+	case msgReady:
+		ok = body[0] == protocolVersion
+	case msgAnswer:
+		r.errno, ok = decodeErrno(body)
+		r.written = int64(binary.LittleEndian.Uint64(body[4:]))
+		ok = ok && r.written >= 0
+	case msgNotStarted:
+		r.errno, ok = decodeErrno(body)
+		ok = ok && r.errno != 0
+	case msgEnded:
+		status := binary.LittleEndian.Uint32(body)
+		r.status, ok = syscall.WaitStatus(status), isEnd(status)
+	case msgBroken:
+		r.text = strconv.QuoteToASCII(strings.ToValidUTF8(string(body), string(utf8.RuneError)))
+	}
+	if !ok {
+		return bad()
+	}
+	return r, nil
+}
+
+func decodeErrno(b []byte) (syscall.Errno, bool) {
+	n := binary.LittleEndian.Uint32(b)
+	return syscall.Errno(n), n <= maxErrno
+}
+
+// isEnd tells whether status is one of a process that exited (the code in the
+// second byte) or was killed (the signal in the low seven bits, and bit 7 for a
+// core dump): wait(2) reports nothing else without WUNTRACED.
+func isEnd(status uint32) bool {
+	signal := status & 0x7f
+	switch {
+	case status > 0xffff:
+		return false
+	case signal == 0:
+		return status&0xff == 0
+	default:
+		return signal <= 64 && status>>8 == 0
+	}
+}
+
+func encodeFolder(name string) []byte { return append([]byte{msgFolder}, name...) }
+
+func encodeFile(name string, mode fs.FileMode, size int64) []byte {
+	b := []byte{msgFile}
+	b = binary.LittleEndian.AppendUint16(b, uint16(mode.Perm()))
+	b = binary.LittleEndian.AppendUint64(b, uint64(size))
+	return append(b, name...)
+}
+
+// fileError says what went wrong with a file in the box.
+func fileError(name string, errno syscall.Errno) error {
+	switch {
+	case errno == 0:
+		return nil
+	case errors.Is(errno, syscall.ENOSPC), errors.Is(errno, syscall.EDQUOT):
+		return fmt.Errorf("%q: %w: %w", name, ErrNoSpace, errno)
+	case errors.Is(errno, syscall.ENOMEM):
+		return fmt.Errorf("%q: %w: %w", name, ErrNoMemory, errno)
+	}
+	return &fs.PathError{Op: "write into the box", Path: name, Err: errno}
+}

@@ -1,0 +1,190 @@
+# The runner of PyBox: `site` imports this file as sitecustomize before the
+# interpreter opens the program's file. It makes this process the init of the box
+# (PID 1) and returns only in a child of it, where CPython then runs the program
+# as `python3 NAME` does. Package runner of the agent documents the messages.
+import posix, sys
+import _signal
+
+modules, finders = set(sys.modules), set(sys.path_importer_cache)
+FOLDER = __file__.rpartition("/")[0]
+WORK = FOLDER.rpartition("/")[0]
+BROKEN = 70  # EX_SOFTWARE of sysexits.h: no program was started
+CHUNK = 1 << 16
+
+
+def main(sock):
+    if sock.fileno() <= 2:
+        raise OSError("descriptors 0 to 2 are not open")
+    sock.connect(".pybox/s")
+    take_streams(sock)
+    restore()
+    sock.send(b"R\x01")
+    serve(sock)
+    # As init this process is to ignore what Python would turn into an exception.
+    interrupt = _signal.getsignal(_signal.SIGINT)
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    try:
+        child = posix.fork()
+    except OSError as error:
+        sock.send(b"N" + number(error.errno))
+        raise
+    if child:
+        init(sock, child)
+    sock.send(b"S")  # the kernel tells the agent whose it is
+    sock.close()
+    _signal.signal(_signal.SIGINT, interrupt)
+
+
+def number(n):
+    return n.to_bytes(4, "little")
+
+
+def take_streams(sock):
+    """Puts the descriptors of the first message, and streams on them, in place."""
+    kind, control, _, _ = sock.recvmsg(1, _socket.CMSG_SPACE(12), _socket.MSG_CMSG_CLOEXEC)
+    if kind != b"I" or len(control) != 1:
+        raise OSError("no descriptors came")
+    for fd, came in enumerate(memoryview(control[0][2]).cast("i")):
+        posix.dup2(came, fd)
+        posix.close(came)
+    sys.stdin = sys.__stdin__ = stream(sys.stdin, 0, "<stdin>", "r")
+    sys.stdout = sys.__stdout__ = stream(sys.stdout, 1, "<stdout>", "w")
+    sys.stderr = sys.__stderr__ = stream(sys.stderr, 2, "<stderr>", "w")
+
+
+def stream(old, fd, name, mode):
+    """As create_stdio of CPython's pylifecycle.c, but for a line-buffered stdout."""
+    direct = old.write_through  # PYTHONUNBUFFERED
+    write = mode == "w"
+    buffer = open(fd, mode + "b", 0 if direct and write else -1, closefd=False)
+    raw = buffer if direct and write else buffer.raw
+    raw.name = name
+    new = type(old)(buffer, old.encoding, old.errors, "\n", write and not direct, direct)
+    new.mode = mode
+    return new
+
+
+def restore():
+    """Undoes what brought this file here and what it brought along."""
+    environ = sys.modules["os"].environ
+    rest = environ["PYTHONPATH"][len(FOLDER) + 1 :]
+    if rest:
+        environ["PYTHONPATH"] = rest
+    else:
+        del environ["PYTHONPATH"]
+    if sys.pycache_prefix:
+        forget_bytecode(__spec__.cached)
+    sys.path.remove(FOLDER)
+    for name in sys.modules.keys() - modules:
+        del sys.modules[name]
+    # Python remembers that a folder was not there; what it may import from the
+    # working folder comes only now.
+    for path in list(sys.path_importer_cache):
+        if path not in finders or (path + "/").startswith(WORK + "/"):
+            del sys.path_importer_cache[path]
+
+
+def forget_bytecode(path):
+    """Removes what Python has compiled this file to, and folders that held nothing else."""
+    try:
+        posix.unlink(path)
+        while path := path.rpartition("/")[0]:
+            posix.rmdir(path)
+    except OSError:
+        pass  # not compiled, or not empty
+
+
+def serve(sock):
+    """Makes files and folders until the agent says go."""
+    buf = memoryview(bytearray(1 + CHUNK))
+    while True:
+        n = sock.recv_into(buf)
+        kind = bytes(buf[:1])
+        if kind == b"G":
+            return
+        if kind == b"D":
+            done, errno = 0, make_folders(bytes(buf[1:n]))
+        elif kind == b"F":
+            mode = int.from_bytes(buf[1:3], "little")
+            size = int.from_bytes(buf[3:11], "little")
+            done, errno = make_file(sock, buf, bytes(buf[11:n]), mode, size)
+        else:
+            raise OSError("the agent went away" if n == 0 else "unknown message")
+        sock.send(b"A" + number(errno) + done.to_bytes(8, "little"))
+
+
+def make_folders(path):
+    """Makes each folder of path that is missing; returns an error number or 0."""
+    at = 0
+    try:
+        while at >= 0:
+            at = path.find(b"/", at + 1)
+            try:
+                posix.mkdir(path if at < 0 else path[:at], 0o755)
+            except FileExistsError:
+                posix.stat((path if at < 0 else path[:at]) + b"/")
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def make_file(sock, buf, path, mode, size):
+    """Takes all chunks of a file even where it cannot be written."""
+    fd, done, errno = -1, 0, 0
+    parent = path.rpartition(b"/")[0]
+    if parent:
+        errno = make_folders(parent)
+    try:
+        if not errno:
+            flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
+            fd = posix.open(path, flags, 0o600)
+            posix.fchmod(fd, mode)
+    except OSError as error:
+        errno = error.errno
+    while size > 0:
+        n = sock.recv_into(buf)
+        if bytes(buf[:1]) != b"C" or not 1 < n <= size + 1:
+            raise OSError("not a chunk of the file")
+        size -= n - 1
+        at = 1
+        try:
+            while at < n and not errno:
+                at += posix.write(fd, buf[at:n])
+        except OSError as error:
+            errno = error.errno
+        done += at - 1
+    try:
+        if fd >= 0:
+            posix.close(fd)
+    except OSError as error:
+        errno = errno or error.errno
+    return done, errno
+
+
+def init(sock, child):
+    """Reaps until the program ends. The kernel ends what is left with this process."""
+    for fd in 0, 1, 2:
+        posix.close(fd)  # so that the pipes end with the program
+    pid = 0
+    while pid != child:
+        pid, status = posix.waitpid(-1, 0)
+    sock.send(b"X" + number(status))
+    posix._exit(0)
+
+
+try:
+    import _socket
+
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    main(sock)
+except BaseException as error:
+    # No program runs unless all went well: `site` would go on.
+    try:
+        sock.send(b"B" + ascii(error).encode()[:500])
+    finally:
+        posix._exit(BROKEN)
+
+# What site looked for: the image's own sitecustomize, or an ImportError as usual.
+del sys.modules[__name__]
+globals().clear()
+import sitecustomize

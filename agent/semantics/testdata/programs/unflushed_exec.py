@@ -1,0 +1,4 @@
+import os, sys
+
+print("a whole line")
+os.execv(sys.executable, [sys.executable, "-c", "print('executed')"])

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// runInit does nothing: the guest is Linux.
+func runInit() {}
