@@ -95,6 +95,12 @@ type Driver interface {
 	Start(ctx context.Context, c Config) (Machine, error)
 }
 
+// ArchChecker is an optional ability of a Driver, found by type assertion: Check for
+// guests of an architecture (ArchAMD64, ArchARM64) that may not be the host's.
+type ArchChecker interface {
+	CheckFor(ctx context.Context, arch string) []Finding
+}
+
 // Machine is a started guest. All methods are safe for concurrent use, and all
 // of them may be called after the machine has ended.
 type Machine interface {
@@ -156,7 +162,11 @@ type Finding struct {
 	// does not keep a machine from starting.
 	OK     bool `json:"ok"`
 	Advice bool `json:"advice,omitempty"`
-	// Observed says what was seen, Fix what to do or run next ("" when OK).
+	// Unknown tells that it was not found out before Check's context, or the
+	// driver's own patience, ended: the need may be met, and OK and Advice are false.
+	Unknown bool `json:"unknown,omitempty"`
+	// Observed says what was seen, Fix what to do or run next ("" when OK or
+	// Unknown).
 	Observed string `json:"observed"`
 	Fix      string `json:"fix,omitempty"`
 }

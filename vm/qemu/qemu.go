@@ -3,7 +3,6 @@
 package qemu
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"strings"
 	"time"
 
 	"github.com/pybox/pybox/vm"
@@ -175,62 +173,6 @@ func installHint(arch string) string {
 		deb, rpm = "qemu-system-arm", "qemu-system-aarch64-core"
 	}
 	return fmt.Sprintf("'apt-get install %s' (Debian, Ubuntu) or 'dnf install %s' (Fedora)", deb, rpm)
-}
-
-// Check implements vm.Driver.
-func (d *driver) Check(ctx context.Context) []vm.Finding {
-	arch := vm.HostArch()
-	binary, err := d.binary(arch)
-	if err != nil {
-		return []vm.Finding{{ID: "qemu.binary", Observed: "no " + binaryFor(arch) + " in PATH", Fix: installHint(arch)}}
-	}
-	return []vm.Finding{d.checkBinary(ctx, binary), d.checkVsock(ctx, binary, arch), d.checkKVM(arch)}
-}
-
-func (d *driver) checkBinary(ctx context.Context, binary string) vm.Finding {
-	out, err := output(ctx, binary, "--version")
-	line, _, _ := strings.Cut(out, "\n")
-	if err != nil {
-		return vm.Finding{ID: "qemu.binary", Observed: fmt.Sprintf("%s does not run: %v", binary, err), Fix: installHint(vm.HostArch())}
-	}
-	return vm.Finding{ID: "qemu.binary", OK: true, Observed: fmt.Sprintf("%s (%.120s)", binary, line)}
-}
-
-func (d *driver) checkVsock(ctx context.Context, binary, arch string) vm.Finding {
-	out, err := output(ctx, binary, "-M", "none", "-device", "help")
-	if err == nil && strings.Contains(out, `"vhost-user-vsock-pci"`) {
-		return vm.Finding{ID: "qemu.vsock", OK: true, Observed: "has the device vhost-user-vsock-pci"}
-	}
-	return vm.Finding{ID: "qemu.vsock", Observed: "this QEMU lacks the device vhost-user-vsock-pci",
-		Fix: "install a full QEMU 7.2 or newer: " + installHint(arch)}
-}
-
-func (d *driver) checkKVM(arch string) vm.Finding {
-	if why := d.kvmUnusable(arch); why != "" {
-		return vm.Finding{ID: "qemu.kvm", Advice: true, Observed: why + ": emulation is used, 5 to 20 times slower",
-			Fix: "on real hardware enable virtualization in the firmware and join the group kvm"}
-	}
-	return vm.Finding{ID: "qemu.kvm", OK: true, Observed: d.o.KVMDevice + " can be opened (the first start tells whether it can run a kernel)"}
-}
-
-// output runs a short command and returns at most 1 MiB of what it prints.
-func output(ctx context.Context, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	var b limited
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdout, cmd.WaitDelay = &b, time.Second
-	err := cmd.Run()
-	return b.b.String(), err
-}
-
-// limited keeps the first MiB written to it. The buffer is a field and not
-// embedded: io.Copy would find its ReadFrom and go past Write.
-type limited struct{ b bytes.Buffer }
-
-func (l *limited) Write(p []byte) (int, error) {
-	l.b.Write(p[:min(len(p), max(0, 1<<20-l.b.Len()))])
-	return len(p), nil
 }
 
 // errNotStarted wraps what QEMU said when it gave up on its command line.

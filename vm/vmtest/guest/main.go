@@ -18,12 +18,23 @@ import (
 )
 
 func main() {
-	// devtmpfs is there already: the kernel mounts it (CONFIG_DEVTMPFS_MOUNT).
+	mountDev()
 	fmt.Println(vmtest.Banner)
 	go echoSerial()
 	err := vmtest.ServeGuest(guest{})
 	fmt.Println("vmtest: guest failed:", err)
 	reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+// mountDev makes the device nodes, which the kernel has done already
+// (CONFIG_DEVTMPFS_MOUNT) unless an initial RAM file system came first.
+func mountDev() {
+	if _, err := os.Lstat("/dev/null"); err == nil {
+		return
+	}
+	if err := unix.Mount("devtmpfs", "/dev", "devtmpfs", 0, ""); err != nil {
+		fmt.Println("vmtest: /dev:", err)
+	}
 }
 
 // echoSerial sends back what comes in on a virtio-serial port, where a benchmark
