@@ -41,8 +41,17 @@ type Status struct {
 	Daemon Daemon  `json:"daemon"`
 	VM     *VM     `json:"vm,omitempty"`
 	Guest  *Guest  `json:"guest,omitempty"`
+	// Runs counts the runs in progress, nil when there is no VM.
+	Runs *RunCount `json:"runs,omitempty"`
 	// LastEnd is how the VM before this one ended, or this one when stopped.
 	LastEnd *End `json:"last_end,omitempty"`
+}
+
+// RunCount counts runs.
+type RunCount struct {
+	// Active are those in progress, Queued those of them that wait for room.
+	Active int `json:"active"`
+	Queued int `json:"queued"`
 }
 
 // Stage is one step of a start.
@@ -70,13 +79,34 @@ type Daemon struct {
 // VM describes the machine from the host's side.
 type VM struct {
 	vm.Facts
-	Arch         string `json:"arch"`
-	CPUs         int    `json:"cpus"`
-	MemoryBytes  int64  `json:"memory_bytes"`
-	Bundle       string `json:"bundle"`
-	KernelKind   string `json:"kernel_kind"`
-	KernelSHA256 string `json:"kernel_sha256"`
-	RootSHA256   string `json:"root_sha256"`
+	Arch        string `json:"arch"`
+	CPUs        int    `json:"cpus"`
+	MemoryBytes int64  `json:"memory_bytes"`
+	// Bundle is the SHA-256 of the bundle's manifest, which names all inputs below.
+	Bundle string `json:"bundle"`
+	// KernelKind is "own" (PyBox's configuration), "custom" (a person's) or
+	// "debian-cloud".
+	KernelKind    string `json:"kernel_kind"`
+	KernelVersion string `json:"kernel_version"`
+	KernelSHA256  string `json:"kernel_sha256"`
+	// KernelConfigSHA256 is the digest of the kernel's configuration, "" where it
+	// was not built from one here.
+	KernelConfigSHA256 string `json:"kernel_config_sha256,omitempty"`
+	// KernelArgs is the kernel's command line but for "console=", which the driver
+	// puts before it.
+	KernelArgs []string `json:"kernel_args"`
+	// InitramfsSHA256 is "" for a kernel that needs none.
+	InitramfsSHA256 string `json:"initramfs_sha256,omitempty"`
+	RootSHA256      string `json:"root_sha256"`
+	// InitSHA256 and AgentSHA256 are the digests of the two programs of PyBox in
+	// the root, AgentVersion the version that the bundle was made with.
+	InitSHA256   string `json:"init_sha256,omitempty"`
+	AgentSHA256  string `json:"agent_sha256"`
+	AgentVersion string `json:"agent_version"`
+	// LockSHA256 is the digest of the lock file, which names every Debian package.
+	LockSHA256 string `json:"lock_sha256"`
+	// Images are the file systems that boxes can have, as the bundle names them.
+	Images []Image `json:"images"`
 	// IdleStopAt is when the VM stops unless something uses it (zero: never).
 	IdleStopAt time.Time `json:"idle_stop_at,omitzero"`
 }
@@ -100,15 +130,34 @@ type Guest struct {
 	InitRSSBytes     int64   `json:"init_rss_bytes"`
 	UptimeMS         float64 `json:"uptime_ms"`
 	Boxes            uint32  `json:"boxes"`
-	Clock            *Clock  `json:"clock,omitempty"`
+	// Waiting are runs that wait for room.
+	Waiting uint32 `json:"waiting"`
+	// Engine is what makes boxes: "starting", "ready", "recovering", or
+	// "failed: " and why; empty while it has not been read.
+	Engine string `json:"engine,omitempty"`
+	// ShimRSSBytes is the memory of containerd's shim, 0 while none runs.
+	ShimRSSBytes int64  `json:"shim_rss_bytes,omitempty"`
+	Clock        *Clock `json:"clock,omitempty"`
 }
+
+// Image is the read-only file system of boxes.
+type Image struct {
+	Name   string `json:"name"`
+	SHA256 string `json:"sha256"`
+	Bytes  int64  `json:"bytes"`
+}
+
+// ClockHolds is how long a Clock tells of the present. Without one that is younger the
+// guest's clock is not known.
+const ClockHolds = time.Minute
 
 // Clock is how the guest's wall clock compares with the host's.
 type Clock struct {
 	// OffsetMS is guest minus host, BoundMS half the round trip of the
 	// measurement: the truth is within OffsetMS ± BoundMS.
-	OffsetMS   float64   `json:"offset_ms"`
-	BoundMS    float64   `json:"bound_ms"`
+	OffsetMS float64 `json:"offset_ms"`
+	BoundMS  float64 `json:"bound_ms"`
+	// Stepped tells that the guest's clock was set right before the measurement.
 	Stepped    bool      `json:"stepped"`
 	MeasuredAt time.Time `json:"measured_at"`
 }

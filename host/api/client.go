@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"syscall"
 
 	"github.com/pybox/pybox/host/peer"
@@ -26,12 +27,15 @@ var ErrNoDaemon = errors.New("no PyBox daemon is running")
 var ErrHungUp = errors.New("the daemon hung up without an answer")
 
 // Client speaks to a daemon through its socket. It is safe for concurrent use.
-type Client struct{ http *http.Client }
+type Client struct {
+	http   *http.Client
+	socket string
+}
 
 // NewClient makes a client; nothing is dialled before the first call. It speaks to
 // a daemon of the same user, or of root, alone.
 func NewClient(socket string) *Client {
-	return &Client{&http.Client{Transport: &http.Transport{
+	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, socket) },
 		DisableKeepAlives: true, // a daemon that stops waits for no idle client
 	}}}
@@ -72,36 +76,30 @@ func (c *Client) Stop(ctx context.Context, r StopRequest) (End, error) {
 }
 
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(b)
+	if in == nil {
+		return c.exchange(ctx, method, path, "", nil, out)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://pybox"+path, body)
+	b, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
-	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := c.http.Do(req)
+	return c.exchange(ctx, method, path, "application/json", bytes.NewReader(b), out)
+}
+
+// exchange sends a body, of which there is none when media is empty, and reads the
+// answer into out, which is nil when there is nothing to read.
+func (c *Client) exchange(ctx context.Context, method, path, media string, body io.Reader, out any) error {
+	resp, err := c.send(ctx, method, path, media, "application/json", body)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
-		return fmt.Errorf("reading the daemon's answer: %w", err)
+	if out == nil {
+		return nil
 	}
-	if resp.StatusCode != http.StatusOK {
-		var p Problem
-		if err := json.Unmarshal(data, &p); err != nil || p.Type == "" {
-			return fmt.Errorf("the daemon answered %s: %.200q", resp.Status, data)
-		}
-		return &p
+	data, err := readAnswer(resp)
+	if err != nil {
+		return err
 	}
 	if err := json.Unmarshal(data, out); err != nil {
 		return fmt.Errorf("the daemon's answer is not what this version expects (is another version running? run 'pybox vm restart'): %w", err)
@@ -109,7 +107,51 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	return nil
 }
 
+// send sends a request; an answer that is not a success is an error, a *Problem
+// where the daemon says what is wrong.
+func (c *Client) send(ctx context.Context, method, path, media, accept string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://pybox"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", accept)
+	if media != "" {
+		req.Header.Set("Content-Type", media)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, explain(err)
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	data, err := readAnswer(resp)
+	if err != nil {
+		return nil, err
+	}
+	var p Problem
+	if err := json.Unmarshal(data, &p); err != nil || p.Type == "" {
+		return nil, fmt.Errorf("the daemon answered %.100q: %.200q", resp.Status, data)
+	}
+	return nil, &p
+}
+
+func readAnswer(resp *http.Response) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("reading the daemon's answer: %w", err)
+	}
+	return data, nil
+}
+
+// explain says what a failed call means. That it was an HTTP request to an address
+// which nobody knows is left out.
 func explain(err error) error {
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err
+	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return ErrNoDaemon
 	}

@@ -49,6 +49,7 @@ func main() {
 	defer stop()
 	var o options
 	flag.StringVar(&o.bundle, "bundle", "", "folder of the guest bundle")
+	flag.StringVar(&o.testBundle, "test-bundle", "", "folder of the guest bundle of the tests")
 	flag.StringVar(&o.pybox, "pybox", "", "the pybox to measure")
 	flag.IntVar(&o.starts, "starts", 5, "how many starts to measure")
 	out := flag.String("json", "", "file to write the figures to")
@@ -64,8 +65,8 @@ func main() {
 }
 
 type options struct {
-	bundle, pybox string
-	starts        int
+	bundle, testBundle, pybox string
+	starts                    int
 }
 
 func run(ctx context.Context, o options, out string) (missed bool, err error) {
@@ -75,6 +76,9 @@ func run(ctx context.Context, o options, out string) (missed bool, err error) {
 	}
 	if err := benchSockets(ctx, o, &r); err != nil {
 		return false, fmt.Errorf("sockets: %w", err)
+	}
+	if err := benchRuns(ctx, o, &r); err != nil {
+		return false, fmt.Errorf("runs: %w", err)
 	}
 	missed = r.print()
 	if out == "" {

@@ -20,30 +20,18 @@ import (
 // benchStart measures 'pybox vm start' as a person meets it: from the command to
 // its end, which is after the agent's hello. Medians of all starts.
 func benchStart(ctx context.Context, o options, r *report) error {
-	home, err := os.MkdirTemp("", "pybox-bench")
+	p, leave, err := newPerson(ctx, o)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(home)
-	if _, err := bundle.Install(ctx, home, o.bundle); err != nil {
-		return err
-	}
-	exe, err := filepath.Abs(o.pybox)
-	if err != nil {
-		return err
-	}
-	pybox := func(args ...string) ([]byte, error) { return command(ctx, exe, home, args...) }
-	defer func() { // also after Ctrl-C: the VM must not outlive its home
-		command(context.WithoutCancel(ctx), exe, home, "vm", "stop", "--force")
-	}()
-
+	defer leave()
 	var whole, toUser, ratio []float64
 	stages := map[string][]float64{}
 	var order []string
 	var last api.Status
 	for range o.starts {
 		began := time.Now()
-		out, err := pybox("vm", "start", "--json")
+		out, err := p.run(ctx, "vm", "start", "--json")
 		took := time.Since(began)
 		if err != nil {
 			return err
@@ -64,13 +52,13 @@ func benchStart(ctx context.Context, o options, r *report) error {
 			}
 			stages[name] = append(stages[name], st.MS)
 		}
-		if out, err = pybox("vm", "status", "--json"); err != nil {
+		if last, err = p.status(ctx); err != nil {
 			return err
 		}
-		if err := json.Unmarshal(out, &last); err != nil || last.VM == nil || last.Guest == nil {
-			return fmt.Errorf("a status lacks the VM (%v): %s", err, out)
+		if last.VM == nil || last.Guest == nil {
+			return fmt.Errorf("a status lacks the VM: %+v", last)
 		}
-		if _, err := pybox("vm", "stop"); err != nil {
+		if _, err := p.run(ctx, "vm", "stop"); err != nil {
 			return err
 		}
 	}
@@ -92,12 +80,49 @@ func benchStart(ctx context.Context, o options, r *report) error {
 	return nil
 }
 
-func command(ctx context.Context, exe, home string, args ...string) ([]byte, error) {
+// person is somebody with a home of their own who uses the command.
+type person struct {
+	exe, home string
+}
+
+// newPerson makes one who has installed the bundle; leave stops the VM and removes
+// the home, in this order and also after Ctrl-C.
+func newPerson(ctx context.Context, o options) (p person, leave func(), err error) {
+	exe, err := filepath.Abs(o.pybox)
+	if err != nil {
+		return p, nil, err
+	}
+	home, err := os.MkdirTemp("", "pybox-bench")
+	if err != nil {
+		return p, nil, err
+	}
+	p = person{exe, home}
+	if _, err := bundle.Install(ctx, home, o.bundle); err != nil {
+		os.RemoveAll(home)
+		return p, nil, err
+	}
+	return p, func() {
+		p.run(context.WithoutCancel(ctx), "vm", "stop", "--force")
+		os.RemoveAll(home)
+	}, nil
+}
+
+func (p person) status(ctx context.Context) (api.Status, error) {
+	var s api.Status
+	out, err := p.run(ctx, "vm", "status", "--json")
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal(out, &s)
+}
+
+// run runs the command and gives its standard output.
+func (p person) run(ctx context.Context, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(ctx, exe, args...)
-	cmd.Env = append(os.Environ(), "PYBOX_HOME="+home)
+	cmd := exec.CommandContext(ctx, p.exe, args...)
+	cmd.Env = append(os.Environ(), "PYBOX_HOME="+p.home)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("pybox %v: %w\n%s", args, err, errs.Bytes())

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
+	"github.com/pybox/pybox/agent/api"
 	"github.com/pybox/pybox/host/units"
 	"github.com/pybox/pybox/vm"
 )
@@ -28,7 +29,33 @@ var ErrInvalid = errors.New("the configuration is invalid")
 // Config is the whole file. Keys that are missing have their defaults; keys that
 // are unknown are refused, since a mistyped limit would otherwise be no limit.
 type Config struct {
-	VM VM `toml:"vm"`
+	Ceilings Ceilings `toml:"ceilings"`
+	VM       VM       `toml:"vm"`
+	Receipts Receipts `toml:"receipts"`
+}
+
+// Ceilings is the section [ceilings]: the most that a run may ask for. Package
+// policy applies them.
+type Ceilings struct {
+	// Timeout is the program's time, 1 ms to 24 h.
+	Timeout units.Duration `toml:"-"`
+	// Memory is the box's, in bytes.
+	Memory units.Size `toml:"memory"`
+	CPUs   float64    `toml:"cpus"`
+	PIDs   int64      `toml:"pids"`
+	// Output is how much of each output stream is kept, in bytes.
+	Output units.Size `toml:"output"`
+	// Files and FilesBytes bound the files in, and out.
+	Files      int64      `toml:"files"`
+	FilesBytes units.Size `toml:"files_bytes"`
+
+	RawTimeout any `toml:"timeout"`
+}
+
+// Receipts is the section [receipts].
+type Receipts struct {
+	// Keep is how many receipts are kept, 1 to 100000; the oldest go first.
+	Keep int `toml:"keep"`
 }
 
 // VM is the section [vm]: the guest's size and life.
@@ -43,6 +70,12 @@ type VM struct {
 	// StartTimeout bounds a start, from its request to the agent's hello; at
 	// least 1 s.
 	StartTimeout units.Duration `toml:"-"`
+	// QueueWait is how long a run may wait for room, at most 24 h; with 0 it
+	// starts at once or not at all.
+	QueueWait units.Duration `toml:"-"`
+	// Shell tells whether 'pybox vm shell' may open a shell in the guest when
+	// somebody asks for it. It is closed until then in any case.
+	Shell bool `toml:"shell"`
 	// Accel is "auto", "kvm" or "tcg" (QEMU only). $PYBOX_ACCEL goes first.
 	Accel string `toml:"accel"`
 
@@ -50,20 +83,35 @@ type VM struct {
 	// number into a time.Duration as it is, that is, as nanoseconds.
 	RawIdleStop     any `toml:"idle_stop"`
 	RawStartTimeout any `toml:"start_timeout"`
+	RawQueueWait    any `toml:"queue_wait"`
 }
+
+const (
+	// minCPUs is the smallest part of a CPU that a box can have.
+	minCPUs = float64(api.MinMilliCPU) / 1000
+	// maxFilesBytes bounds the files of a run: they are memory in the guest.
+	maxFilesBytes = 64 << 30
+	// maxKeep bounds the kept receipts: a folder that lists in a moment.
+	maxKeep = 100_000
+)
 
 // minMemory is what the guest's own programs and one small box need.
 const minMemory = 512 << 20
 
 // Default is the configuration of an empty file.
 func Default() Config {
-	return Config{VM: VM{
+	return Config{Receipts: Receipts{Keep: 1000}, Ceilings: Ceilings{
+		Timeout: units.Duration(30 * time.Second), Memory: 1 << 30, CPUs: 2, PIDs: 128,
+		Output: 16 << 20, Files: 256, FilesBytes: 256 << 20,
+	}, VM: VM{
 		Memory: 2 << 30,
 		CPUs:   min(2, runtime.NumCPU()),
 		// Long enough for a person who thinks between two runs.
 		IdleStop: units.Duration(30 * time.Minute),
 		// Emulation on a busy machine needs some of it, hardware a second.
 		StartTimeout: units.Duration(time.Minute),
+		QueueWait:    units.Duration(time.Minute),
+		Shell:        true,
 		Accel:        "auto",
 	}}
 }
@@ -121,8 +169,10 @@ func (c *Config) read(r io.Reader) error {
 		return explain(err)
 	}
 	v := &c.VM
-	if err := errors.Join(setDuration(&v.IdleStop, "idle_stop", &v.RawIdleStop),
-		setDuration(&v.StartTimeout, "start_timeout", &v.RawStartTimeout)); err != nil {
+	if err := errors.Join(setDuration(&v.IdleStop, "[vm] idle_stop", &v.RawIdleStop),
+		setDuration(&v.StartTimeout, "[vm] start_timeout", &v.RawStartTimeout),
+		setDuration(&v.QueueWait, "[vm] queue_wait", &v.RawQueueWait),
+		setDuration(&c.Ceilings.Timeout, "[ceilings] timeout", &c.Ceilings.RawTimeout)); err != nil {
 		return err
 	}
 	return c.validate()
@@ -139,12 +189,12 @@ func setDuration(d *units.Duration, key string, raw *any) error {
 	case string, int64, float64:
 		got, err := units.ParseDuration(fmt.Sprint(v))
 		if err != nil {
-			return fmt.Errorf("%w: [vm] %s: %w", ErrInvalid, key, err)
+			return fmt.Errorf("%w: %s: %w", ErrInvalid, key, err)
 		}
 		*d = units.Duration(got)
 		return nil
 	}
-	return fmt.Errorf("%w: [vm] %s: want a duration such as \"1m30s\"", ErrInvalid, key)
+	return fmt.Errorf("%w: %s: want a duration such as \"1m30s\"", ErrInvalid, key)
 }
 
 // explain adds the line, or the unknown key, to the decoder's short sentences.
@@ -167,10 +217,22 @@ func explain(err error) error {
 }
 
 func (c *Config) validate() error {
+	if err := c.VM.validate(); err != nil {
+		return err
+	}
+	if err := c.Ceilings.validate(); err != nil {
+		return err
+	}
+	if k := c.Receipts.Keep; k < 1 || k > maxKeep {
+		return fmt.Errorf("%w: [receipts] keep: %d: want 1 to %d", ErrInvalid, k, maxKeep)
+	}
+	return nil
+}
+
+func (v VM) validate() error {
 	bad := func(key, format string, a ...any) error {
 		return fmt.Errorf("%w: [vm] %s: %s", ErrInvalid, key, fmt.Sprintf(format, a...))
 	}
-	v := c.VM
 	switch {
 	case v.Memory < minMemory:
 		return bad("memory", "%v is too little: at least %v", v.Memory, units.Size(minMemory))
@@ -182,8 +244,36 @@ func (c *Config) validate() error {
 		return bad("idle_stop", "%v: want at least 1s, or 0 for never", v.IdleStop)
 	case time.Duration(v.StartTimeout) < time.Second:
 		return bad("start_timeout", "%v: want at least 1s", v.StartTimeout)
+	case time.Duration(v.QueueWait) > api.MaxQueueWait:
+		return bad("queue_wait", "%v: want at most %v", v.QueueWait, units.Duration(api.MaxQueueWait))
 	case v.Accel != "auto" && v.Accel != "kvm" && v.Accel != "tcg":
 		return bad("accel", "%.20q: want auto, kvm or tcg", v.Accel)
+	}
+	return nil
+}
+
+// validate holds the ceilings to what any guest takes (package agent/api), and to
+// values that some run can have.
+func (l Ceilings) validate() error {
+	bad := func(key string, v, low, high any) error {
+		return fmt.Errorf("%w: [ceilings] %s: %v: want %v to %v", ErrInvalid, key, v, low, high)
+	}
+	t := time.Duration(l.Timeout)
+	switch {
+	case t < api.MinTimeout || t > api.MaxTimeout:
+		return bad("timeout", t, api.MinTimeout, api.MaxTimeout)
+	case l.Memory < api.MinMemoryBytes || l.Memory > api.MaxMemoryBytes:
+		return bad("memory", l.Memory, units.Size(api.MinMemoryBytes), units.Size(api.MaxMemoryBytes))
+	case !(l.CPUs >= minCPUs && l.CPUs <= vm.MaxCPUs): // NaN too
+		return bad("cpus", l.CPUs, minCPUs, vm.MaxCPUs)
+	case l.PIDs < api.MinPIDs || l.PIDs > api.MaxPIDs:
+		return bad("pids", l.PIDs, api.MinPIDs, api.MaxPIDs)
+	case l.Output > api.MaxOutputBytes:
+		return bad("output", l.Output, units.Size(0), units.Size(api.MaxOutputBytes))
+	case l.Files < 0 || l.Files > api.MaxInputs-1: // the program is one of them
+		return bad("files", l.Files, 0, api.MaxInputs-1)
+	case l.FilesBytes > maxFilesBytes:
+		return bad("files_bytes", l.FilesBytes, units.Size(0), units.Size(maxFilesBytes))
 	}
 	return nil
 }

@@ -49,24 +49,36 @@ func TestDurations(t *testing.T) {
 
 func TestLoadNamesTheFault(t *testing.T) {
 	for text, say := range map[string]string{
-		"[vm]\nmemroy = \"1GiB\"":          `line 2: unknown key "vm.memroy"`,
-		"[ceiling]\nmemory = 1":            `unknown key "ceiling`,
-		"[vm]\n\nmemory = \"lots\"":        `line 3`,
-		"[vm]\nmemory = \"64MiB\"":         "at least 512 MiB",
-		"[vm]\nmemory = \"536870913\"":     "whole number of MiB",
-		"[vm]\ncpus = 0":                   "cpus",
-		"[vm]\ncpus = 65":                  "cpus",
-		"[vm]\ncpus = \"two\"":             "line 2: vm.cpus is not given the kind",
-		"[vm]\naccel = \"hvf\"":            `"hvf"`,
-		"[vm]\nidle_stop = \"-1s\"":        "duration",
-		"[vm]\nidle_stop = -5":             "duration",
-		"[vm]\nidle_stop = \"1ms\"":        "at least 1s",
-		"[vm]\nidle_stop = [1]":            "want a duration",
-		"[vm]\nidle_stop = 1979-05-27":     "want a duration",
-		"[vm]\nmemory = -1":                "at least 512 MiB",
-		"[vm]\nstart_timeout = \"0\"":      "start_timeout",
-		"[vm":                              "line 1",
-		strings.Repeat("# long\n", 10_000): "larger than",
+		"[vm]\nmemroy = \"1GiB\"":           `line 2: unknown key "vm.memroy"`,
+		"[ceiling]\nmemory = 1":             `unknown key "ceiling`,
+		"[vm]\n\nmemory = \"lots\"":         `line 3`,
+		"[vm]\nmemory = \"64MiB\"":          "at least 512 MiB",
+		"[vm]\nmemory = \"536870913\"":      "whole number of MiB",
+		"[vm]\ncpus = 0":                    "cpus",
+		"[vm]\ncpus = 65":                   "cpus",
+		"[vm]\ncpus = \"two\"":              "line 2: vm.cpus is not given the kind",
+		"[vm]\naccel = \"hvf\"":             `"hvf"`,
+		"[vm]\nidle_stop = \"-1s\"":         "duration",
+		"[vm]\nidle_stop = -5":              "duration",
+		"[vm]\nidle_stop = \"1ms\"":         "at least 1s",
+		"[vm]\nidle_stop = [1]":             "want a duration",
+		"[vm]\nidle_stop = 1979-05-27":      "want a duration",
+		"[vm]\nmemory = -1":                 "at least 512 MiB",
+		"[vm]\nstart_timeout = \"0\"":       "start_timeout",
+		"[vm":                               "line 1",
+		"[ceilings]\ntimeout = \"0\"":       "[ceilings] timeout: 0s: want 1ms to 24h",
+		"[ceilings]\ntimeout = [3]":         "[ceilings] timeout: want a duration",
+		"[ceilings]\nmemory = \"1KiB\"":     "[ceilings] memory: 1 KiB: want 16 MiB",
+		"[ceilings]\ncpus = nan":            "[ceilings] cpus: NaN",
+		"[ceilings]\ncpus = 65":             "[ceilings] cpus",
+		"[ceilings]\npids = 0":              "[ceilings] pids",
+		"[ceilings]\noutput = \"17MiB\"":    "[ceilings] output: 17 MiB",
+		"[ceilings]\nfiles = -1":            "[ceilings] files",
+		"[ceilings]\nfiles_bytes = \"1PB\"": "[ceilings] files_bytes",
+		"[ceilings]\nmax_files = 3":         `unknown key "ceilings.max_files"`,
+		"[vm]\nqueue_wait = \"25h\"":        "queue_wait",
+		"[receipts]\nkeep = 0":              "[receipts] keep: 0: want 1 to",
+		strings.Repeat("# long\n", 10_000):  "larger than",
 	} {
 		_, err := Load(write(t, text), env(nil))
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), say) {
@@ -89,6 +101,7 @@ func TestLoadNamesTheFault(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	f.Add("[vm]\nmemory = \"1GiB\"\ncpus = 2\n")
 	f.Add("[vm]\nidle_stop = \"0\"\naccel = \"kvm\"")
+	f.Add("[ceilings]\ntimeout = \"1m\"\ncpus = 1.5\noutput = 0\n[receipts]\nkeep = 10")
 	f.Add("a.b.c = [1, {x = 2}]")
 	f.Fuzz(func(t *testing.T, text string) {
 		c := Default()

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -96,22 +98,36 @@ var errSilent = errors.New("the daemon does not answer")
 
 func (c *Controller) stopped() api.Status {
 	s := api.Status{State: api.StateStopped, Version: c.Version, Daemon: api.Daemon{Home: c.Home.Dir(), Socket: c.Home.Socket()}}
-	e, err := c.lastEnd()
-	if d, derr := c.Home.Daemon(); derr == nil && !d.Alive() && d.PID != e.PID && d.StartedAt.After(e.At) {
-		// The last daemon left no word: it was killed, or the host went down.
-		e = api.End{At: d.StartedAt, PID: d.PID, By: "host", Started: true,
-			Reason: fmt.Sprintf("daemon %d, started then, ended without a record (killed, or the host went down)", d.PID)}
-		err = nil
-	}
-	if err == nil && !e.At.IsZero() {
-		s.LastEnd, s.Since = &e, e.At
+	if e, err := LastEnd(c.Home); err == nil && e != nil {
+		s.LastEnd, s.Since = e, e.At
 	}
 	return s
 }
 
-func (c *Controller) lastEnd() (api.End, error) {
+// LastEnd tells, of a home that no daemon owns, how its last VM ended: nil when it
+// never had one. A daemon that left no word was killed, or the host went down. It
+// changes nothing. An error means that what is recorded cannot be read.
+func LastEnd(h *home.Home) (*api.End, error) {
+	e, err := lastEnd(h)
+	known := err == nil || errors.Is(err, fs.ErrNotExist) // else it may be of that very daemon
+	if d, derr := h.Daemon(); known && derr == nil && !d.Alive() && d.PID != e.PID && d.StartedAt.After(e.At) {
+		return &api.End{At: d.StartedAt, PID: d.PID, By: "host", Started: true,
+			Reason: fmt.Sprintf("daemon %d, started then, ended without a record (killed, or the host went down)", d.PID)}, nil
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading how the last VM ended: %w", err)
+	case e.At.IsZero():
+		return nil, nil
+	}
+	return &e, nil
+}
+
+func lastEnd(h *home.Home) (api.End, error) {
 	var e api.End
-	err := c.Home.ReadJSON(c.Home.LastEnd(), &e)
+	err := h.ReadJSON(h.LastEnd(), &e)
 	return e, err
 }
 
@@ -164,7 +180,7 @@ func (c *Controller) startOnce(ctx context.Context, progress func(api.Status)) (
 		return s, err
 	}
 	// The daemon went away in the middle of its answer; it may have left word.
-	if e, lerr := c.lastEnd(); lerr == nil && e.PID == pid {
+	if e, lerr := lastEnd(c.Home); lerr == nil && e.PID == pid {
 		if e.Problem != nil {
 			return s, e.Problem
 		}
@@ -226,7 +242,7 @@ func (c *Controller) settle(ctx context.Context, not int) error {
 // matches home.ErrLocked when another daemon was quicker.
 func (c *Controller) spawn(ctx context.Context) (int, error) {
 	// Appended to, and emptied only when no daemon lives that may still write.
-	errFile, err := os.OpenFile(c.Home.Path("daemon.err"), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	errFile, err := os.OpenFile(errPath(c.Home), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return 0, err
 	}
@@ -238,12 +254,28 @@ func (c *Controller) spawn(ctx context.Context) (int, error) {
 	cmd.Dir, cmd.Stderr = "/", errFile // a file, not a pipe: it outlives us
 	cmd.Env = append(os.Environ(), "PYBOX_HOME="+c.Home.Dir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	closeOnExec()
 	if err := cmd.Start(); err != nil {
 		return 0, fmt.Errorf("starting the daemon: %w", err)
 	}
 	exited := make(chan struct{})
 	go func() { cmd.Wait(); close(exited) }()
 	return cmd.Process.Pid, c.awaitSocket(ctx, cmd, exited, errFile)
+}
+
+// closeOnExec keeps what this process was started with, beside its three streams,
+// from the daemon: that would hold a lock of flock(1), or the end of a pipe, for
+// as long as the VM lives.
+func closeOnExec() {
+	open, err := os.ReadDir("/dev/fd")
+	if err != nil {
+		return // without it nothing can be said of them, and nothing is wrong with most
+	}
+	for _, f := range open {
+		if n, err := strconv.Atoi(f.Name()); err == nil && n > 2 {
+			unix.CloseOnExec(n)
+		}
+	}
 }
 
 // LockedExit is the exit code by which a daemon says that another owns the home.
@@ -274,11 +306,10 @@ func (c *Controller) whyExited(pid int, st *os.ProcessState, errFile io.ReaderAt
 	if st.ExitCode() == LockedExit {
 		return home.ErrLocked
 	}
-	if e, err := c.lastEnd(); err == nil && e.PID == pid && e.Problem != nil {
+	if e, err := lastEnd(c.Home); err == nil && e.PID == pid && e.Problem != nil {
 		return e.Problem
 	}
-	b, _ := io.ReadAll(io.NewSectionReader(errFile, 0, 4<<10))
-	said := strings.TrimPrefix(strings.TrimSpace(string(b)), "pybox: ")
+	said := wordsIn(errFile)
 	if said == "" {
 		said = st.String()
 		if c.full() { // then it could not even leave its words
@@ -286,6 +317,31 @@ func (c *Controller) whyExited(pid int, st *os.ProcessState, errFile io.ReaderAt
 		}
 	}
 	return fmt.Errorf("the daemon did not start: %s", said)
+}
+
+// errPath is the file that takes what a daemon prints, which is nothing unless it
+// could not begin, or crashed.
+func errPath(h *home.Home) string { return h.Path("daemon.err") }
+
+// wordsIn is the beginning of what a daemon has printed.
+func wordsIn(f io.ReaderAt) string {
+	b, _ := io.ReadAll(io.NewSectionReader(f, 0, 4<<10))
+	return strings.TrimPrefix(strings.TrimSpace(string(b)), "pybox: ")
+}
+
+// LastWords are what the last daemon of a home printed, at most 4 KiB of it, and when:
+// "" when it printed nothing. It changes nothing.
+func LastWords(h *home.Home) (said string, at time.Time) {
+	st, err := os.Lstat(errPath(h))
+	if err != nil || !st.Mode().IsRegular() {
+		return "", time.Time{}
+	}
+	f, err := os.Open(errPath(h))
+	if err != nil {
+		return "", time.Time{}
+	}
+	defer f.Close()
+	return wordsIn(f), st.ModTime()
 }
 
 // full tells whether the state directory's file system has no room.

@@ -182,6 +182,60 @@ func TestRecoversFromAKilledDaemon(t *testing.T) {
 	}
 }
 
+// TestLastEnd: that a daemon left no word is said where the place for that is empty,
+// or has an earlier one's, and not where it cannot be read.
+func TestLastEnd(t *testing.T) {
+	begun := time.Now().Add(-time.Hour)
+	mine := func(at time.Time) string {
+		return fmt.Sprintf(`{"at":%q,"pid":%d,"reason":"told"}`, at.Format(time.RFC3339Nano), 1)
+	}
+	for name, c := range map[string]struct {
+		daemon bool // one was there that is gone
+		record string
+		say    string // "": there is no end
+		fails  bool
+	}{
+		"nothing ever":            {},
+		"a word":                  {record: mine(begun), say: "told"},
+		"rubbish":                 {record: "{", fails: true},
+		"no word of a daemon":     {daemon: true, say: "without a record"},
+		"an earlier one's word":   {daemon: true, record: mine(begun.Add(-time.Hour)), say: "without a record"},
+		"its word":                {daemon: true, record: mine(begun.Add(time.Minute)), say: "told"},
+		"rubbish of a daemon":     {daemon: true, record: "{", fails: true},
+		"half a word of a daemon": {daemon: true, record: mine(begun.Add(time.Minute))[:60], fails: true},
+		"of another form":         {daemon: true, record: `{"pid":"none"}`, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, err := home.Open(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.daemon {
+				if err := h.SetDaemon("1", begun); err != nil {
+					t.Fatal(err)
+				}
+				d, err := h.Daemon()
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.PID = 1 << 22 // more than there can be
+				if err := h.WriteJSON(h.Path("daemon.json"), d); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.record != "" {
+				if err := os.WriteFile(h.LastEnd(), []byte(c.record), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			e, err := LastEnd(h)
+			if (err != nil) != c.fails || (e != nil) != (c.say != "") || e != nil && !strings.Contains(e.Reason, c.say) {
+				t.Errorf("got %+v, %v; want %q, an error: %v", e, err, c.say, c.fails)
+			}
+		})
+	}
+}
+
 func TestDaemonThatCannotStart(t *testing.T) {
 	c := newController(t, "bad")
 	if _, err := c.Start(bounded(t), nil); err == nil || err.Error() != "the daemon did not start: the configuration is invalid: line 3" {

@@ -22,6 +22,9 @@ import (
 	"github.com/pybox/pybox/host/home"
 	"github.com/pybox/pybox/host/logfile"
 	"github.com/pybox/pybox/host/peer"
+	"github.com/pybox/pybox/host/receipts"
+	"github.com/pybox/pybox/host/runapi"
+	"github.com/pybox/pybox/host/spool"
 	"github.com/pybox/pybox/vm"
 )
 
@@ -60,6 +63,10 @@ type Daemon struct {
 	ready   chan struct{}  // closed when the start succeeded or failed
 	done    chan struct{}  // closed when the VM is gone and the record written
 
+	files    *spool.Spool
+	receipts *receipts.Store
+	runs     *runapi.Handler
+
 	mu      sync.Mutex
 	state   api.State
 	since   time.Time
@@ -68,6 +75,8 @@ type Daemon struct {
 	end     *api.End
 	lastEnd *api.End // of an earlier daemon
 	lastUse time.Time
+	users   int           // runs in progress
+	unused  chan struct{} // closed when users becomes 0; nil: nobody waits for that
 }
 
 // stopOrder is why and how the VM is to end.
@@ -114,6 +123,10 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer con.Close()
 	d.console = &console{w: con}
+	if err := d.openRuns(); err != nil {
+		return err
+	}
+	defer d.files.Close()
 	l, err := d.listen()
 	if err != nil {
 		return err
@@ -122,8 +135,13 @@ func Run(ctx context.Context, o Options) error {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 
+	sweep, cancelSweep := context.WithCancel(ctx)
+	go d.forgetFiles(sweep)
+
 	d.own(ctx)
 
+	cancelSweep()
+	d.files.Close()
 	bye, cancel := context.WithTimeout(context.Background(), lastAnswers)
 	defer cancel()
 	if err := srv.Shutdown(bye); err != nil { // removes the socket too
@@ -217,7 +235,7 @@ func (d *Daemon) live(ctx context.Context) *api.End {
 // watch waits for the end of a VM that is ready.
 func (d *Daemon) watch(ctx context.Context, i *instance, order *stopOrder) *api.End {
 	gone := make(chan error, 1)
-	go func() { gone <- i.machine.Wait() }()
+	go func() { gone <- i.guest.Wait(context.Background()) }()
 	upkeep, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go i.keepTime(upkeep, d.log)
@@ -230,6 +248,8 @@ func (d *Daemon) watch(ctx context.Context, i *instance, order *stopOrder) *api.
 			return d.lostAgent(i, gone)
 		case o := <-d.stop:
 			order = &o
+		case reason := <-i.guest.stuck:
+			order = &stopOrder{by: "daemon", reason: reason, force: true}
 		case <-idle:
 			order = &stopOrder{by: "idle", reason: fmt.Sprintf("nobody used it for %v (idle_stop)", time.Duration(d.o.Config.VM.IdleStop)), timeout: stopDefault}
 		case <-ctx.Done():
@@ -238,7 +258,7 @@ func (d *Daemon) watch(ctx context.Context, i *instance, order *stopOrder) *api.
 	}
 	d.setState(api.StateStopping)
 	end := &api.End{Started: true, By: order.by, Reason: order.reason}
-	if err := i.powerOff(*order, d.log); err != nil {
+	if err := d.shutDown(i, *order); err != nil {
 		d.log.Error("could not end the machine", "error", err)
 		end.Reason += "; but it could not be ended: " + err.Error()
 		end.Problem = &api.Problem{Type: api.ProblemInternal, Title: "the VM could not be ended", Detail: end.Reason,
@@ -250,18 +270,24 @@ func (d *Daemon) watch(ctx context.Context, i *instance, order *stopOrder) *api.
 // unwanted describes the end of a machine that nobody asked for.
 func (d *Daemon) unwanted(i *instance, err error) *api.End {
 	d.setState(api.StateStopping)
+	d.loseRuns(i)
 	e := &api.End{Started: true, By: "guest", Reason: "the guest powered itself off"}
-	if err != nil {
+	title := "the VM ended by itself"
+	switch {
+	case err == nil:
+	case errors.Is(err, vm.ErrKilled): // a run gave it up
+		title = "the VM was given up"
+		e.By, e.Reason = "daemon", err.Error()
+	case errors.Is(err, vm.ErrVMM):
+		e.By, e.Reason = "vmm", err.Error()
+	default:
 		e.Reason = err.Error()
-		if errors.Is(err, vm.ErrVMM) {
-			e.By = "vmm"
-		}
 	}
 	if a := i.agentExit; a != "" {
 		e.Reason = a + "; then " + e.Reason
 	}
 	e.Problem = &api.Problem{
-		Type: api.ProblemStart, Title: "the VM ended by itself", Detail: e.Reason,
+		Type: api.ProblemStart, Title: title, Detail: e.Reason,
 		ConsoleTail: d.console.lines(), Next: "run 'pybox vm start' to start a new one, 'pybox vm logs' and 'pybox vm console' to see more",
 	}
 	return e
@@ -279,7 +305,7 @@ func (d *Daemon) lostAgent(i *instance, gone <-chan error) *api.End {
 		d.log.Error("could not end the machine", "error", err)
 	}
 	err := <-gone
-	if errors.Is(err, vm.ErrKilled) {
+	if errors.Is(err, vm.ErrKilled) && !i.guest.givenUp.Load() {
 		err = errors.New("the connection to its agent was lost and the daemon killed it")
 	}
 	return d.unwanted(i, err)
@@ -320,9 +346,17 @@ func (d *Daemon) touch() {
 	d.lastUse = d.o.Now()
 }
 
+// used is when the VM was used last: now, while a run is in progress.
 func (d *Daemon) used() time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.usedLocked()
+}
+
+func (d *Daemon) usedLocked() time.Time {
+	if d.users > 0 {
+		return d.o.Now()
+	}
 	return d.lastUse
 }
 

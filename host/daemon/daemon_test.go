@@ -237,7 +237,7 @@ func TestStartFailures(t *testing.T) {
 				t.Fatalf("got %v, want a problem", err)
 			}
 			if p.Type != api.ProblemStart || !strings.Contains(p.Detail, c.detail) || !strings.Contains(p.LikelyCause, c.cause) ||
-				!strings.Contains(p.VMState, c.state) || p.Next == "" {
+				!strings.Contains(p.VMState, c.state) || p.Next == "" || strings.Contains(p.Detail, "pybox setup") {
 				t.Errorf("got %+v\nwant detail %q, cause %q, state %q and what to do next", p, c.detail, c.cause, c.state)
 			}
 			var e api.End
@@ -302,6 +302,18 @@ func TestEnds(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+	t.Run("machine restarts in silence", func(t *testing.T) {
+		a := &daemontest.Agent{}
+		r := run(t, options(t, a))
+		r.start()
+		a.Restart()
+		if err := r.wait(); err == nil || !strings.Contains(err.Error(), "reset itself") {
+			t.Errorf("got %v", err)
+		}
+		if e := r.lastEnd(); e.By != "guest" {
+			t.Errorf("record %+v", e)
+		}
+	})
 	t.Run("signal", func(t *testing.T) {
 		r := run(t, options(t, &daemontest.Agent{}))
 		r.start()
@@ -315,7 +327,7 @@ func TestEnds(t *testing.T) {
 	})
 	t.Run("idle", func(t *testing.T) {
 		o := options(t, &daemontest.Agent{})
-		o.Config.VM.IdleStop = units.Duration(300 * time.Millisecond)
+		o.Config.VM.IdleStop = units.Duration(time.Second) // on a busy machine too the start is answered before
 		r := run(t, o)
 		if s := r.start(); s.VM.IdleStopAt.IsZero() {
 			t.Error("the status does not tell when it stops")
@@ -323,7 +335,7 @@ func TestEnds(t *testing.T) {
 		if err := r.wait(); err != nil {
 			t.Errorf("got %v", err)
 		}
-		if e := r.lastEnd(); e.By != "idle" || !strings.Contains(e.Reason, "300ms") {
+		if e := r.lastEnd(); e.By != "idle" || !strings.Contains(e.Reason, "for 1s ") {
 			t.Errorf("record %+v", e)
 		}
 	})
@@ -392,7 +404,12 @@ func TestHostileClients(t *testing.T) {
 		"huge body":      {"POST", api.PathVMStart, `{"x": "` + strings.Repeat("x", maxRequestBody) + `"}`, 413, api.ProblemBadRequest},
 		"deep JSON":      {"POST", api.PathVMStart, strings.Repeat("[", 60_000), 400, api.ProblemBadRequest},
 		"traversal":      {"GET", "/v1/../../etc/passwd", "", 404, api.ProblemNotFound},
+		"twice":          {"POST", api.PathVMStop, `{"force": false, "force": true}`, 400, api.ProblemBadRequest},
+		"another case":   {"POST", api.PathVMStop, `{"FORCE": true}`, 400, api.ProblemBadRequest},
 		"control in URL": {"GET", "/v1/%1b%5b2J", "", 404, api.ProblemNotFound},
+		"path unclean":   {"GET", "//v1/./status", "", 404, api.ProblemNotFound},
+		"dots in an id":  {"GET", "/v1/receipts/..%2f..%2fconfig.toml", "", 404, api.ProblemNotFound},
+		"slash behind":   {"GET", api.PathStatus + "/", "", 404, api.ProblemNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req, err := http.NewRequestWithContext(r.ctx(), c.method, "http://pybox"+c.path, strings.NewReader(c.body))

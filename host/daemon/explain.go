@@ -14,7 +14,7 @@ import (
 // VMM did, what it probably means and what to do.
 func (a *attempt) explain() *api.Problem {
 	p := &api.Problem{
-		Type: api.ProblemStart, Title: "the VM did not start", Detail: a.err.Error(),
+		Type: api.ProblemStart, Title: "the VM did not start", Detail: bundle.Fault(a.err), // what to do is in Next
 		VMState: a.vmState(), ConsoleTail: a.console,
 	}
 	p.LikelyCause, p.Next = a.cause()
@@ -44,9 +44,9 @@ func (a *attempt) cause() (likely, next string) {
 	var p *vm.EndError
 	switch {
 	case errors.Is(a.err, bundle.ErrNoBundle):
-		return "", "make and install one: 'make install-bundle' in PyBox's source"
+		return "", "'pybox setup --yes' makes and installs one"
 	case errors.Is(a.err, bundle.ErrDamaged), errors.Is(a.err, bundle.ErrManifest):
-		return "", "build and install the guest bundle again: 'make bundle install-bundle' in PyBox's source"
+		return "", "'pybox setup --yes' installs a whole one"
 	case errors.Is(a.err, vm.ErrHost):
 		if strings.Contains(a.err.Error(), "backing store") || strings.Contains(a.err.Error(), "memory") {
 			return "this host has not as much memory to give", "lower [vm] memory in config.toml, then start again"
@@ -55,7 +55,7 @@ func (a *attempt) cause() (likely, next string) {
 	case errors.Is(a.err, vm.ErrConfig):
 		return "the bundle or config.toml does not fit this host", "check [vm] in config.toml, or build the bundle again"
 	case errors.Is(a.err, agentapi.ErrProtocol):
-		return "the guest bundle and this PyBox are of different versions", "build and install the guest bundle again, then 'pybox vm restart'"
+		return "the guest bundle and this PyBox are of different versions", "'pybox setup --yes' installs the one that belongs to this PyBox; then 'pybox vm restart'"
 	case errors.Is(a.err, agentapi.ErrInvalid):
 		return "the guest bundle was not made for this PyBox, or its agent is not ours", "build and install the guest bundle again"
 	case a.ended != nil && errors.As(a.ended.err, &p) && p.Cause == vm.ErrVMM:

@@ -13,17 +13,27 @@ import (
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/receipt"
+	"github.com/pybox/pybox/host/runs"
 	"github.com/pybox/pybox/vm"
 )
 
 const (
 	// dialEvery is how often the agent's port is tried while the guest boots.
 	dialEvery = 15 * time.Millisecond
-	// timeEvery is how often the guest gets the host's time.
-	timeEvery = 30 * time.Second
+	// timeEvery is how often the guest gets the host's time: twice in the time that
+	// a reading of its clock holds.
+	timeEvery = api.ClockHolds / 2
 	// endGrace is how long a machine that counts as ended may take until it says
 	// why.
 	endGrace = 5 * time.Second
+	// exitEvery is the pause after the first question how the agent ended, which
+	// doubles up to exitSeldom.
+	exitEvery  = 50 * time.Millisecond
+	exitSeldom = time.Second
+	// runTimeWait bounds what a run waits for the guest to take the time: one that
+	// does not answer has that found out by the run's own deadlines.
+	runTimeWait = 500 * time.Millisecond
 	// guestAnswer is how long the agent may take to answer for a status, which
 	// the daemon itself answers within a second.
 	guestAnswer = 700 * time.Millisecond
@@ -33,15 +43,18 @@ const (
 type instance struct {
 	machine vm.Machine
 	client  *agentapi.Client
+	guest   *guest // the two, as runs see them
 	hello   *agentv1.HelloResponse
 	info    api.VM
+	runs    *runs.Service
+	door    door
 	// agentExit says how the agent ended, by PID 1's own record; set by
 	// readAgentExit before the machine is stopped.
 	agentExit string
 
 	mu    sync.Mutex
 	clock *api.Clock
-	guest api.Guest // the last readings
+	last  api.Guest // readings
 }
 
 // boot verifies the bundle, starts the machine and waits for its agent. On a
@@ -139,8 +152,9 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 		from = f.FirstOutput
 	}
 	next("agent answered")
-	i := &instance{machine: a.machine, client: client, hello: hello, info: vmInfo(a.bundle, cfg)}
+	i := &instance{machine: a.machine, client: client, hello: hello, info: vmInfo(a.bundle, cfg), door: newDoor()}
 	i.pushTime(ctx, d.log)
+	d.serveRuns(i, a.bundle.Manifest.Images)
 	next("clock set")
 	d.log.Info("vm ready", "boot_id", hello.BootId, "kernel", hello.KernelRelease, "agent", hello.AgentVersion,
 		"acceleration", factsOf(a.machine).Acceleration)
@@ -167,10 +181,19 @@ func (d *Daemon) machineConfig(b *bundle.Bundle) vm.Config {
 
 func vmInfo(b *bundle.Bundle, c vm.Config) api.VM {
 	m := b.Manifest
-	return api.VM{
+	v := api.VM{
 		Arch: c.Arch, CPUs: c.CPUs, MemoryBytes: c.MemoryBytes, Bundle: b.ID(),
-		KernelKind: m.Kernel.Kind, KernelSHA256: m.Kernel.SHA256, RootSHA256: m.Root.SHA256,
+		KernelKind: m.Kernel.Kind, KernelVersion: m.Kernel.Version, KernelSHA256: m.Kernel.SHA256, KernelConfigSHA256: m.Kernel.ConfigSHA256,
+		KernelArgs: m.KernelArgs, RootSHA256: m.Root.SHA256, InitSHA256: m.InitSHA256, LockSHA256: m.LockSHA256,
+		AgentSHA256: m.Agent.SHA256, AgentVersion: m.Agent.Version, Images: []api.Image{},
 	}
+	if m.Initramfs != nil {
+		v.InitramfsSHA256 = m.Initramfs.SHA256
+	}
+	for _, i := range m.Images {
+		v.Images = append(v.Images, api.Image{Name: i.Name, SHA256: i.SHA256, Bytes: i.Bytes})
+	}
+	return v
 }
 
 // connect dials the agent until its hello answers. Until the agent listens its
@@ -228,15 +251,49 @@ func (i *instance) keepTime(ctx context.Context, log *slog.Logger) {
 	}
 }
 
+// timeForRun gives the guest the host's time before a run, for a program that looks
+// at the clock: during a run it is not set. What is on record then is what the run's
+// receipt tells.
+func (i *instance) timeForRun(ctx context.Context, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, runTimeWait)
+	defer cancel()
+	i.pushTime(ctx, log)
+}
+
 func (i *instance) pushTime(ctx context.Context, log *slog.Logger) {
 	c, err := i.client.PushTime(ctx)
-	if err != nil {
-		log.Warn("could not give the guest the time", "error", err) // shows in the status as an old reading
-		return
+	stepped := err == nil && c.Stepped
+	if stepped { // the offset is the one before that
+		log.Info("the guest's clock was set", "offset", c.Offset)
+		c, err = i.client.PushTime(ctx)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.clock = &api.Clock{OffsetMS: ms(c.Offset), BoundMS: ms(c.Bound), Stepped: c.Stepped, MeasuredAt: time.Now()}
+	switch {
+	case err != nil:
+		log.Warn("could not give the guest the time", "error", err) // shows in the status as an old reading
+	case !c.Stepped:
+		i.clock = &api.Clock{OffsetMS: ms(c.Offset), BoundMS: ms(c.Bound), Stepped: stepped, MeasuredAt: time.Now()}
+		return
+	}
+	if stepped {
+		i.clock = nil // what there is was measured before
+	}
+}
+
+// present is the reading of the clock that holds now; nil: none does. The lock is held.
+func (i *instance) present() *receipt.Clock {
+	c, now := i.clock, time.Now()
+	if c == nil || !holds(now.Round(0).Sub(c.MeasuredAt.Round(0)), now.Sub(c.MeasuredAt)) {
+		return nil
+	}
+	return &receipt.Clock{OffsetMS: c.OffsetMS, BoundMS: c.BoundMS}
+}
+
+// holds tells whether a reading does that is so old by the host's wall clock and by
+// its monotonic one. Where the two differ the host slept since, or its clock was set.
+func holds(wall, monotonic time.Duration) bool {
+	return wall.Abs() <= api.ClockHolds && (wall-monotonic).Abs() <= agentapi.StepThreshold
 }
 
 // status asks the agent for its readings, within guestAnswer.
@@ -246,50 +303,56 @@ func (i *instance) status(ctx context.Context) *api.Guest {
 	resp, err := i.client.Status(ctx, connect.NewRequest(&agentv1.StatusRequest{}))
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	g := &i.guest
+	g := &i.last
 	g.Answering = err == nil
 	g.BootID, g.KernelRelease, g.Agent = i.hello.BootId, i.hello.KernelRelease, i.hello.AgentVersion
-	g.ProtocolVersion, g.ShellEnabled = i.hello.ProtocolVersion, i.hello.ShellEnabled
+	g.ProtocolVersion, g.ShellEnabled = i.hello.ProtocolVersion, g.ShellEnabled || i.shellOpen()
 	g.Clock = i.clock
 	if err == nil {
 		r := resp.Msg
 		g.ReadAt = time.Now()
 		g.MemoryTotalBytes, g.MemoryUsedBytes = r.MemTotalBytes, r.MemTotalBytes-r.MemAvailableBytes
 		g.AgentRSSBytes, g.InitRSSBytes = r.AgentRssBytes, r.InitRssBytes
-		g.UptimeMS, g.Boxes = ms(time.Duration(r.UptimeNs)), r.Boxes
+		g.UptimeMS, g.Boxes, g.Waiting = ms(time.Duration(r.UptimeNs)), r.Boxes, r.Waiting
+		g.Engine, g.ShimRSSBytes = r.Engine, r.ShimRssBytes
+		g.ShellEnabled = g.ShellEnabled || r.ShellEnabled
 	}
 	c := *g
 	return &c
 }
 
-// powerOff ends the machine as the order says. An error means that it may still be
-// there.
-func (i *instance) powerOff(o stopOrder, log *slog.Logger) error {
-	if !o.force {
-		ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
-		defer cancel()
-		if _, err := i.client.PowerOff(ctx, connect.NewRequest(&agentv1.PowerOffRequest{Reason: o.reason})); err != nil {
-			log.Warn("the agent did not take the power-off: the machine is killed", "error", err)
-		} else if err := i.machine.Stop(ctx); err == nil {
-			return nil
-		}
+// powerOff ends the machine, politely until ctx ends. An error means that it may
+// still be there.
+func (i *instance) powerOff(ctx context.Context, reason string, log *slog.Logger) error {
+	i.guest.asked.Store(&reason)
+	if _, err := i.client.PowerOff(ctx, connect.NewRequest(&agentv1.PowerOffRequest{Reason: reason})); err != nil {
+		log.Warn("the agent did not take the power-off: the machine is killed", "error", err)
+	} else if err := i.guest.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		return nil
 	}
-	return i.machine.Kill()
+	return i.guest.Machine.Kill(reason + "; the guest did not power off by itself")
 }
 
-// readAgentExit asks PID 1 how the agent ended. A connection can be seen to end
-// before PID 1 has seen the agent end, so an answer without it is asked for again.
+// readAgentExit asks PID 1 how the agent ended, until ctx ends or the machine has
+// ended. A connection can be seen to end before PID 1 has seen the agent end, so an
+// answer without it is asked for again. So is none at all: a guest that reset itself
+// has yet to start again, where its VMM has it do that.
 func (i *instance) readAgentExit(ctx context.Context, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		r, err := readRecords(ctx, i.machine)
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for every := exitEvery; ; every = min(2*every, exitSeldom) {
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return
+		}
+		r, err := i.guest.Records(ctx)
 		switch {
-		case err != nil:
+		case errors.Is(err, vm.ErrEnded), errors.Is(err, vm.ErrGuestReset):
 			log.Debug("no records of PID 1", "error", err)
 			return
+		case err != nil:
+			log.Debug("no records of PID 1 yet", "error", err)
 		case r.Agent != nil:
 			i.agentExit = fmt.Sprintf("the agent in the guest exited with code %d", r.Agent.Code)
 			if r.Agent.Signal != 0 {
@@ -297,20 +360,8 @@ func (i *instance) readAgentExit(ctx context.Context, log *slog.Logger) {
 			}
 			return
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+		pause.Reset(every)
 	}
-}
-
-func readRecords(ctx context.Context, m vm.Machine) (*agentapi.Records, error) {
-	conn, err := m.Dial(ctx, agentapi.RecordsPort)
-	if err != nil {
-		return nil, err
-	}
-	return agentapi.ReadRecords(ctx, conn)
 }
 
 func factsOf(m vm.Machine) vm.Facts {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,23 +10,34 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path"
 	"time"
 
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/reply"
 )
 
 const (
 	maxRequestBody   = 64 << 10
 	maxRequestHeader = 16 << 10
+	// bodyStall and bodyWait bound how slowly a small body may come.
+	bodyStall = 5 * time.Second
+	bodyWait  = 10 * time.Second
+	// discardBody bounds what is read of a body that is too large.
+	discardBody = 16 << 20
 )
 
-// server is the HTTP side. Slow clients are cut off by its timeouts; an answer
-// that waits for the VM is bounded by the start's and the stop's own deadlines.
+// server is the HTTP side. Slow clients are cut off by its timeouts, which the
+// handlers move on where a body or an answer is long; an answer that waits for the VM
+// is bounded by the start's and the stop's own deadlines.
 func (d *Daemon) server() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathStatus, d.serveStatus)
 	mux.HandleFunc("POST "+api.PathVMStart, d.serveStart)
 	mux.HandleFunc("POST "+api.PathVMStop, d.serveStop)
+	mux.HandleFunc("POST "+api.PathVMShell, d.serveShell)
+	mux.HandleFunc("GET "+api.PathVMShell, d.serveShellConn)
+	d.runs.Register(mux)
 	return &http.Server{
 		Handler:           problems(mux),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -37,22 +49,27 @@ func (d *Daemon) server() *http.Server {
 }
 
 // problems turns the mux's own plain-text refusals (404, 405) into problem details.
+// Paths that are not clean, which the mux would redirect, are refused like unknown
+// ones.
 func problems(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h, pattern := mux.Handler(r)
-		if pattern != "" {
+		known, clean := pattern != "", path.Clean(r.URL.Path) == r.URL.Path
+		if known && clean {
 			mux.ServeHTTP(w, r)
 			return
 		}
 		probe := &statusOnly{header: http.Header{}}
-		h.ServeHTTP(probe, r)
-		if probe.code < 400 { // the mux would redirect to a cleaned path: nothing is there either
+		if !known {
+			h.ServeHTTP(probe, r) // the mux's own
+		}
+		if probe.code < 400 {
 			probe.code = http.StatusNotFound
 		}
 		if allow := probe.header.Get("Allow"); allow != "" {
 			w.Header().Set("Allow", allow)
 		}
-		refuse(w, &api.Problem{Type: api.ProblemNotFound, Title: http.StatusText(probe.code), Status: probe.code,
+		reply.Problem(w, &api.Problem{Type: api.ProblemNotFound, Title: http.StatusText(probe.code), Status: probe.code,
 			Detail: fmt.Sprintf("%s %.100q is not part of this API", r.Method, r.URL.Path)})
 	})
 }
@@ -67,12 +84,12 @@ func (s *statusOnly) Write(b []byte) (int, error) { return len(b), nil }
 func (s *statusOnly) WriteHeader(code int)        { s.code = code }
 
 func (d *Daemon) serveStatus(w http.ResponseWriter, r *http.Request) {
-	answer(w, d.status(r.Context()))
+	reply.JSON(w, d.status(r.Context()))
 }
 
 func (d *Daemon) serveStart(w http.ResponseWriter, r *http.Request) {
 	if err := readJSON(w, r, &struct{}{}); err != nil {
-		refuse(w, err)
+		reply.Problem(w, err)
 		return
 	}
 	d.touch()
@@ -84,7 +101,7 @@ func (d *Daemon) serveStart(w http.ResponseWriter, r *http.Request) {
 	// After a failed start the record comes a moment later.
 	s := d.status(r.Context())
 	if s.State == api.StateRunning {
-		answer(w, s)
+		reply.JSON(w, s)
 		return
 	}
 	select {
@@ -92,7 +109,7 @@ func (d *Daemon) serveStart(w http.ResponseWriter, r *http.Request) {
 	case <-r.Context().Done():
 		return
 	}
-	refuse(w, d.startProblem())
+	reply.Problem(w, d.startProblem())
 }
 
 // startProblem is for a client that wanted a VM and finds it ended.
@@ -104,19 +121,18 @@ func (d *Daemon) startProblem() *api.Problem {
 		c.Status = http.StatusBadGateway
 		return &c
 	}
-	return &api.Problem{Type: api.ProblemStopping, Title: "the VM is stopping", Status: http.StatusConflict,
-		Detail: "the VM is stopping: " + d.end.Reason, Next: "start it again"}
+	return stopping(d.end.Reason)
 }
 
 func (d *Daemon) serveStop(w http.ResponseWriter, r *http.Request) {
 	var req api.StopRequest
 	if err := readJSON(w, r, &req); err != nil {
-		refuse(w, err)
+		reply.Problem(w, err)
 		return
 	}
 	timeout := time.Duration(req.TimeoutMS) * time.Millisecond
 	if req.TimeoutMS < 0 || req.TimeoutMS > api.MaxStopTimeout.Milliseconds() {
-		refuse(w, badRequest("timeout_ms: %d is not between 0 and %d", req.TimeoutMS, api.MaxStopTimeout.Milliseconds()))
+		reply.Problem(w, reply.BadRequest("timeout_ms: %d is not between 0 and %d", req.TimeoutMS, api.MaxStopTimeout.Milliseconds()))
 		return
 	}
 	if timeout == 0 {
@@ -131,7 +147,7 @@ func (d *Daemon) serveStop(w http.ResponseWriter, r *http.Request) {
 		d.mu.Lock()
 		end := *d.end
 		d.mu.Unlock()
-		answer(w, end)
+		reply.JSON(w, end)
 	case <-r.Context().Done():
 	}
 }
@@ -145,7 +161,7 @@ func (d *Daemon) status(ctx context.Context) api.Status {
 		Daemon:  api.Daemon{PID: os.Getpid(), Socket: d.o.Home.Socket(), Home: d.o.Home.Dir(), RSSBytes: ownMemory()},
 		LastEnd: d.lastEnd,
 	}
-	inst, used := d.inst, d.lastUse
+	inst, used := d.inst, d.usedLocked()
 	d.mu.Unlock()
 	if inst == nil {
 		return s
@@ -157,6 +173,7 @@ func (d *Daemon) status(ctx context.Context) api.Status {
 	}
 	s.VM = &info
 	s.Guest = inst.status(ctx)
+	s.Runs = countRuns(inst.runs.Active())
 	s.Stages = append(s.Stages, guestStages(inst)...)
 	return s
 }
@@ -173,40 +190,32 @@ func guestStages(i *instance) []api.Stage {
 	return out
 }
 
-func badRequest(format string, a ...any) *api.Problem {
-	return &api.Problem{Type: api.ProblemBadRequest, Title: "bad request", Status: http.StatusBadRequest, Detail: fmt.Sprintf(format, a...)}
-}
-
 // readJSON reads a small body; an empty one leaves v as it is.
 func readJSON(w http.ResponseWriter, r *http.Request, v any) *api.Problem {
-	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequestBody))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(v)
-	if errors.Is(err, io.EOF) {
+	data, err := io.ReadAll(reply.Body(w, r, maxRequestBody, bodyStall, bodyWait))
+	var big *http.MaxBytesError
+	switch {
+	case errors.As(err, &big):
+		reply.Discard(w, r, discardBody)
+		return reply.TooLarge(big.Limit, "")
+	case errors.Is(err, reply.ErrSlow):
+		return reply.ErrSlow
+	case err != nil:
+		return reply.BadRequest("the body did not come whole: %v", err)
+	case len(data) == 0:
 		return nil
 	}
+	if p := reply.Strict(data); p != nil {
+		return p
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	err = dec.Decode(v)
 	if err == nil && dec.More() {
 		err = errors.New("more than one value")
 	}
-	var big *http.MaxBytesError
-	if errors.As(err, &big) {
-		p := badRequest("the body is larger than %d bytes", big.Limit)
-		p.Status = http.StatusRequestEntityTooLarge
-		return p
-	}
 	if err != nil {
-		return badRequest("the body is not the JSON that %s takes: %v", r.URL.Path, err)
+		return reply.BadRequest("the body is not the JSON that %s takes: %v", r.URL.Path, err)
 	}
 	return nil
-}
-
-func answer(w http.ResponseWriter, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(v) // a client that is gone is no fault of ours
-}
-
-func refuse(w http.ResponseWriter, p *api.Problem) {
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(p.Status)
-	json.NewEncoder(w).Encode(p)
 }

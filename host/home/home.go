@@ -32,6 +32,24 @@ var (
 	ErrUnsafe = errors.New("the directory is not safe")
 )
 
+// UnsafeError says why a directory is not safe. It matches ErrUnsafe.
+type UnsafeError struct {
+	// Why says what was seen, Fix what to do about it; Fix may be empty.
+	Why, Fix string
+}
+
+// Error implements error.
+func (e *UnsafeError) Error() string {
+	s := ErrUnsafe.Error() + ": " + e.Why
+	if e.Fix != "" {
+		s += ": " + e.Fix
+	}
+	return s
+}
+
+// Is makes errors.Is find ErrUnsafe.
+func (e *UnsafeError) Is(target error) bool { return target == ErrUnsafe }
+
 // Home is one state directory. Its methods are safe for concurrent use.
 type Home struct {
 	dir string
@@ -63,11 +81,28 @@ func Open(dir string) (*Home, error) {
 	return &Home{dir: dir}, nil
 }
 
+// OpenExisting is Open for who only looks: it makes nothing. The error matches
+// fs.ErrNotExist when dir is missing.
+func OpenExisting(dir string) (*Home, error) {
+	if err := checkDir(dir); err != nil {
+		return nil, err
+	}
+	return &Home{dir: dir}, nil
+}
+
+// At names the files of dir. It makes nothing and checks nothing: it is for who
+// describes a directory that may be missing or unsafe.
+func At(dir string) *Home { return &Home{dir: dir} }
+
 // ensureDir makes a private directory, or checks the one that is there.
 func ensureDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making PyBox's directory: %w", err)
 	}
+	return checkDir(dir)
+}
+
+func checkDir(dir string) error {
 	st, err := os.Stat(dir)
 	if err != nil {
 		return err
@@ -76,18 +111,32 @@ func ensureDir(dir string) error {
 }
 
 // checkOwn refuses what is no directory of ours that only we may write to.
+// CheckOwn tells why a folder that is there is not one that its user alone fills: the
+// error is an *UnsafeError. A missing one is fine.
+func CheckOwn(dir string) error {
+	st, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return checkOwn(dir, st)
+}
+
 func checkOwn(dir string, st fs.FileInfo) error {
+	const elsewhere = "set PYBOX_HOME to a folder of your own"
 	if !st.IsDir() {
-		return fmt.Errorf("%w: %s is not a directory", ErrUnsafe, dir)
+		return &UnsafeError{Why: dir + " is not a directory", Fix: elsewhere}
 	}
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
-		return fmt.Errorf("%w: %s belongs to user %d, not to you (%d): set PYBOX_HOME to a folder of your own", ErrUnsafe, dir, sys.Uid, os.Geteuid())
+		return &UnsafeError{Why: fmt.Sprintf("%s belongs to user %d, not to you (%d)", dir, sys.Uid, os.Geteuid()), Fix: elsewhere}
 	}
 	if st.Mode()&fs.ModeSticky != 0 || filepath.Dir(dir) == dir {
-		return fmt.Errorf("%w: %s is a folder of the system: set PYBOX_HOME to one of your own", ErrUnsafe, dir)
+		return &UnsafeError{Why: dir + " is a folder of the system", Fix: elsewhere}
 	}
 	if st.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%w: others may write to %s: run 'chmod 700 %s'", ErrUnsafe, dir, dir)
+		return &UnsafeError{Why: "others may write to " + dir, Fix: fmt.Sprintf("run 'chmod 700 %s'", dir)}
 	}
 	return nil
 }
@@ -133,6 +182,17 @@ func (h *Home) PrepareSocket() error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("making the socket's folder: %w", err)
 	}
+	return h.CheckSocketDir()
+}
+
+// CheckSocketDir tells, and changes nothing, why the socket's folder cannot be
+// used. The error matches ErrUnsafe, or fs.ErrNotExist for a folder that
+// PrepareSocket will make.
+func (h *Home) CheckSocketDir() error {
+	dir := filepath.Dir(h.Socket())
+	if dir == h.dir {
+		return nil
+	}
 	st, err := os.Lstat(dir) // not through a link
 	if err != nil {
 		return err
@@ -167,11 +227,16 @@ func (h *Home) Lock() (*Lock, error) {
 	return &Lock{f}, nil
 }
 
-// Unlocked tells whether no process holds the lock.
+// Unlocked tells whether no process holds the lock. It makes no file: who asks
+// changes nothing.
 func (h *Home) Unlocked() (bool, error) {
-	f := h.lockFile()
+	f := flock.New(h.lockPath(), flock.SetFlag(os.O_RDONLY))
 	defer f.Close()
-	return f.TryRLock()
+	free, err := f.TryRLock()
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return free, err
 }
 
 // WaitUnlocked returns once no process holds the lock, or when ctx ends.
@@ -191,8 +256,10 @@ func (h *Home) WaitUnlocked(ctx context.Context) error {
 }
 
 func (h *Home) lockFile() *flock.Flock {
-	return flock.New(h.Path("lock"), flock.SetPermissions(0o600))
+	return flock.New(h.lockPath(), flock.SetPermissions(0o600))
 }
+
+func (h *Home) lockPath() string { return h.Path("lock") }
 
 // Unlock gives the directory up.
 func (l *Lock) Unlock() error { return l.f.Unlock() }
@@ -239,14 +306,37 @@ func (h *Home) Daemon() (Daemon, error) {
 	return d, err
 }
 
-// Alive tells whether the described process is still the one that runs.
-func (d Daemon) Alive() bool {
-	if d.PID <= 1 || d.HostBootID != hostBootID() {
-		return false
+// Fate is what became of a process.
+type Fate int
+
+// The fates of a process.
+const (
+	// FateAlive: it still runs.
+	FateAlive Fate = iota
+	// FateEnded: no process has its number, or a zombie has.
+	FateEnded
+	// FateReused: its number is now another process's.
+	FateReused
+	// FateRebooted: the host has booted since.
+	FateRebooted
+)
+
+// Fate tells what became of the described process. A number that no process can
+// have counts as ended.
+func (d Daemon) Fate() Fate {
+	switch start, err := processStart(d.PID); {
+	case d.HostBootID != hostBootID():
+		return FateRebooted
+	case d.PID <= 1 || err != nil:
+		return FateEnded
+	case start != d.StartTime:
+		return FateReused
 	}
-	start, err := processStart(d.PID)
-	return err == nil && start == d.StartTime
+	return FateAlive
 }
+
+// Alive tells whether the described process is still the one that runs.
+func (d Daemon) Alive() bool { return d.Fate() == FateAlive }
 
 // WriteJSON replaces a file of the directory at once: no reader sees half of it.
 func (h *Home) WriteJSON(path string, v any) error {

@@ -84,7 +84,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Stdout.WriteString("held\n")
-		select {}
+		<-time.After(time.Hour) // until it is killed
 	}
 	os.Exit(m.Run())
 }
@@ -138,8 +138,59 @@ func TestLockDiesWithItsHolder(t *testing.T) {
 	if err := l.Unlock(); err != nil {
 		t.Error(err)
 	}
+	if got := d.Fate(); got != FateEnded {
+		t.Errorf("the fate of a killed daemon: %v", got)
+	}
 	d.PID = os.Getpid() // the number was reused
-	if d.Alive() {
-		t.Error("another process with the same number counts as the daemon")
+	if got := d.Fate(); got != FateReused || d.Alive() {
+		t.Errorf("another process with the same number counts as the daemon: %v", got)
+	}
+	d.HostBootID = "another boot"
+	if got := d.Fate(); got != FateRebooted {
+		t.Errorf("the fate of a daemon of another boot: %v", got)
+	}
+}
+
+func TestOpenExistingMakesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "h")
+	if _, err := OpenExisting(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a missing directory: %v", err)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it was made: %v", err)
+	}
+	if _, err := Open(dir); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := OpenExisting(dir); err != nil || h.Dir() != dir {
+		t.Error(h, err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenExisting(dir); !errors.Is(err, ErrUnsafe) {
+		t.Errorf("one that others may write to: %v", err)
+	}
+}
+
+func TestWhoOnlyLooksChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	h := At(dir)
+	if free, err := h.Unlocked(); !free || err != nil {
+		t.Errorf("a directory without a lock: %v, %v", free, err)
+	}
+	long := At(filepath.Join(dir, strings.Repeat("x", maxSocketPath)))
+	if err := long.CheckSocketDir(); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket's folder of a long path: %v", err)
+	}
+	if err := h.CheckSocketDir(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); len(left) != 0 || err != nil {
+		t.Errorf("something was made: %v, %v", left, err)
+	}
+	missing := At(filepath.Join(dir, "none"))
+	if free, err := missing.Unlocked(); !free || err != nil {
+		t.Errorf("a directory that is missing: %v, %v", free, err)
 	}
 }

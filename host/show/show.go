@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/units"
 )
@@ -51,6 +52,9 @@ func Status(w io.Writer, s api.Status, now time.Time, verbose bool) {
 	if s.VM != nil {
 		machine(t, s.VM, now)
 	}
+	if s.Runs != nil {
+		t.row("Runs", "%d in progress, of them %d waiting for room", s.Runs.Active, s.Runs.Queued)
+	}
 	if s.Guest != nil {
 		guest(t, s.Guest, now)
 	}
@@ -76,6 +80,9 @@ func machine(t table, v *api.VM, now time.Time) {
 	t.row("Acceleration", "%s", acceleration(v))
 	t.row("Kernel", "%s, sha256 %.12s", kernelKind(v.KernelKind), v.KernelSHA256)
 	t.row("Bundle", "%.16s, root sha256 %.12s", v.Bundle, v.RootSHA256)
+	for _, i := range v.Images {
+		t.row("Image", "%s, %v, sha256 %.12s", i.Name, units.Size(i.Bytes), i.SHA256)
+	}
 	if !v.IdleStopAt.IsZero() {
 		t.row("Idle stop", "in %s unless it is used", units.Elapsed(v.IdleStopAt.Sub(now)))
 	}
@@ -94,10 +101,12 @@ func acceleration(v *api.VM) string {
 
 func kernelKind(kind string) string {
 	switch kind {
-	case "own":
+	case bundle.KernelOwn:
 		return "PyBox's own (no modules, no io_uring)"
-	case "debian-cloud":
-		return "Debian's cloud kernel (has io_uring and module loading)"
+	case bundle.KernelCustom:
+		return "custom (not PyBox's configuration)"
+	case bundle.KernelDebianCloud:
+		return "Debian's cloud kernel (general purpose)"
 	}
 	return kind
 }
@@ -113,20 +122,36 @@ func guest(t table, g *api.Guest, now time.Time) {
 	t.row("Guest", "Linux %s, agent %s, protocol %d", g.KernelRelease, g.Agent, g.ProtocolVersion)
 	t.row("Boot id", "%s", g.BootID)
 	if g.MemoryTotalBytes > 0 {
-		t.row("Guest memory", "%v of %v in use (agent %v, init %v)", units.Size(g.MemoryUsedBytes), units.Size(g.MemoryTotalBytes),
-			units.Size(g.AgentRSSBytes), units.Size(g.InitRSSBytes))
+		shim := ""
+		if g.ShimRSSBytes > 0 {
+			shim = fmt.Sprintf(", shim %v", units.Size(g.ShimRSSBytes))
+		}
+		t.row("Guest memory", "%v of %v in use (agent %v, init %v%s)", units.Size(g.MemoryUsedBytes), units.Size(g.MemoryTotalBytes),
+			units.Size(g.AgentRSSBytes), units.Size(g.InitRSSBytes), shim)
 	}
-	t.row("Boxes", "%d alive", g.Boxes)
+	t.row("Boxes", "%s", boxes(g))
 	if c := g.Clock; c != nil {
 		set := ""
 		if c.Stepped {
-			set = ", then set"
+			set = ", after it was set"
 		}
 		t.row("Clock", "%+.1f ms from the host's (within ±%.1f ms)%s, %s ago", c.OffsetMS, c.BoundMS, set, units.Elapsed(now.Sub(c.MeasuredAt)))
 	}
 	if g.ShellEnabled {
-		t.row("Shell", "ENABLED in this guest")
+		t.row("Shell", "OPENED in this guest: every receipt says so until 'pybox vm restart'")
 	}
+}
+
+// boxes says what is alive, what waits, and whether boxes can be made.
+func boxes(g *api.Guest) string {
+	s := fmt.Sprintf("%d alive", g.Boxes)
+	if g.Waiting > 0 {
+		s += fmt.Sprintf(", %d waiting for room", g.Waiting)
+	}
+	if g.Engine != "" && g.Engine != "ready" {
+		s += "; what makes them is " + g.Engine
+	}
+	return s
 }
 
 // Stages writes the steps of a start.
@@ -147,7 +172,10 @@ func Stages(w io.Writer, stages []api.Stage) {
 // Problem writes a problem: the sentence, then what helps to judge it.
 func Problem(w io.Writer, p *api.Problem) {
 	title := p.Title
-	if p.Detail != "" && p.Detail != p.Title {
+	switch {
+	case strings.Contains(p.Detail, p.Title):
+		title = p.Detail // it says so itself
+	case p.Detail != "":
 		title += ": " + p.Detail
 	}
 	fmt.Fprintf(w, "pybox: %s\n", Clean(title))

@@ -52,11 +52,19 @@ Daemon        pid 12, 13 MiB of memory, PyBox 1.2.3
 	}
 }
 
+func TestStatusTellsOfRuns(t *testing.T) {
+	s := status()
+	s.Runs = &api.RunCount{Active: 3, Queued: 1}
+	if got, want := render(s, false), "Runs          3 in progress, of them 1 waiting for room\n"; !strings.Contains(got, want) {
+		t.Errorf("got\n%s\nwant %q in it", got, want)
+	}
+}
+
 func TestStatusSaysWhatIsWrong(t *testing.T) {
 	s := status()
 	s.Guest.Answering, s.Guest.ReadAt, s.Guest.ShellEnabled = false, now.Add(-20*time.Second), true
 	got := render(s, true)
-	for _, say := range []string{"NOT ANSWERING (the readings below are 20 s old)", "ENABLED in this guest", "evil[2J", "guest, since its kernel started"} {
+	for _, say := range []string{"NOT ANSWERING (the readings below are 20 s old)", "OPENED in this guest", "evil[2J", "guest, since its kernel started"} {
 		if !strings.Contains(got, say) {
 			t.Errorf("lacks %q:\n%s", say, got)
 		}
@@ -89,5 +97,10 @@ func TestProblem(t *testing.T) {
 `
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+	b.Reset()
+	Problem(&b, &api.Problem{Title: "above the ceiling", Detail: "pids of 129 is above the ceiling of 128"})
+	if want := "pybox: pids of 129 is above the ceiling of 128\n"; b.String() != want {
+		t.Errorf("a detail that has the title in it: got %q, want %q", b.String(), want)
 	}
 }

@@ -29,7 +29,7 @@ var (
 func ParseSize(s string) (Size, error) {
 	n, err := humanize.ParseBytes(s)
 	if err != nil || n > maxSize || s == "" || s[0] < '0' || s[0] > '9' {
-		return 0, fmt.Errorf("%.40q is not a size: write bytes or a unit, such as 256MiB or 1GiB", s)
+		return 0, fmt.Errorf("%.40q is not a size from 0 to 8 PiB: write bytes or a unit, such as 256MiB or 1GiB", s)
 	}
 	return Size(n), nil
 }
@@ -69,7 +69,7 @@ const maxDuration = 10 * 365 * 24 * time.Hour
 
 // ParseDuration reads "20", "0.5" (seconds), "1m30s". It takes nothing negative.
 func ParseDuration(s string) (time.Duration, error) {
-	bad := fmt.Errorf("%.40q is not a duration: write seconds or units, such as 20 or 1m30s", s)
+	bad := fmt.Errorf("%.40q is not a duration from 0 to ten years: write seconds or units, such as 20 or 1m30s", s)
 	var d time.Duration
 	secs, err := strconv.ParseFloat(s, 64)
 	switch {

@@ -65,7 +65,8 @@ folder pybox in the user's cache folder).
 
 Packages come from, in this order: the cache, a mirror given with --mirror or
 $PYBOX_DEBIAN_MIRROR, the mirrors that this machine's apt uses, and Debian's
-snapshot archive. HTTPS_PROXY and friends are honoured.`,
+snapshot archive or the copy of it that $PYBOX_DEBIAN_SNAPSHOT names. HTTPS_PROXY
+and friends are honoured. docs/vm-image.md shows how to make an image of your own.`,
 		SilenceErrors: true, SilenceUsage: true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -79,7 +80,7 @@ snapshot archive. HTTPS_PROXY and friends are honoured.`,
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newBuild(), newInstall(), newVerify(), newRelock(), newFetch())
+	root.AddCommand(newBuild(), newInstall(), newVerify(), newPack(), newRelock(), newFetch())
 	return root
 }
 

@@ -7,17 +7,24 @@ import (
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/pybox/pybox/guest/build"
 	"github.com/pybox/pybox/guest/bundle"
+	"github.com/pybox/pybox/guest/bytecode"
 	"github.com/pybox/pybox/guest/debian"
 	"github.com/pybox/pybox/guest/internal/guesttest"
+	"github.com/pybox/pybox/host/compile"
+	"github.com/pybox/pybox/vm"
 )
 
 // env is a mirror with one package, a lock file for it, and inputs of a build.
@@ -29,9 +36,10 @@ type env struct {
 func newEnv(t *testing.T) env {
 	t.Helper()
 	t.Setenv("PYBOX_CACHE", t.TempDir())
+	program := guesttest.ELF{Machine: elf.EM_X86_64}.Bytes()
 	crun := guesttest.Deb(t, guesttest.Package{Name: "crun", Version: "1", Arch: "amd64", Suffix: ".xz",
-		Entries: []tar.Header{{Name: "./usr/bin/crun", Typeflag: tar.TypeReg, Mode: 0o755}},
-		Body:    map[string][]byte{"./usr/bin/crun": guesttest.ELF{Machine: elf.EM_X86_64}.Bytes()}})
+		Entries: []tar.Header{{Name: "./usr/bin/crun", Typeflag: tar.TypeReg, Mode: 0o755}, {Name: "./usr/bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755}},
+		Body:    map[string][]byte{"./usr/bin/crun": program, "./usr/bin/busybox": program}})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/debian/pool/main/crun.deb" {
 			http.NotFound(w, r)
@@ -76,8 +84,8 @@ func (e env) run(want int, args ...string) (stdout, stderr string) {
 }
 
 func (e env) build(out string, more ...string) []string {
-	return append([]string{"build", "--arch", "amd64", "--kernel", e.kernel, "--kernel-version", "6.12.1", "--agent", e.agent,
-		"--agent-version", "0.1", "--protocol", "1", "--lock", e.lock, "--mirror", e.mirror, "--out", out}, more...)
+	return append([]string{"build", "--arch", "amd64", "--kernel", e.kernel, "--kernel-version", "6.12.1", "--init", e.agent, "--agent", e.agent,
+		"--agent-version", "0.1", "--protocol", "1", "--lock", e.lock, "--mirror", e.mirror, "--images", "", "--out", out}, more...)
 }
 
 func TestBuildInstallVerify(t *testing.T) {
@@ -92,6 +100,18 @@ func TestBuildInstallVerify(t *testing.T) {
 	}
 	if got, _ := e.run(0, "verify", out); !strings.Contains(got, strings.TrimSpace(id)+"  whole") {
 		t.Errorf("verify: %s", got)
+	}
+	tar := filepath.Join(t.TempDir(), "b.tar")
+	if got, _ := e.run(0, "pack", out, tar); got != tar+"\n" {
+		t.Errorf("pack: %q", got)
+	}
+	f, err := os.Open(tar)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if a, err := bundle.OpenArchive(f); err != nil || a.ID() != strings.TrimSpace(id) {
+		t.Errorf("pack: %v", err)
 	}
 	e.run(0, "install", "--home", home, out)
 	b, err := bundle.Current(home)
@@ -124,7 +144,7 @@ func TestUsage(t *testing.T) {
 		{}, {"nonsense"}, {"--nonsense"}, {"build"}, {"build", "--arch"}, {"install"}, {"verify", "a", "b"}, {"relock", "x"},
 		{"fetch", "root"}, {"fetch", "nothing", "amd64", "--lock", e.lock},
 		e.build(t.TempDir(), "--arch", "riscv64"), e.build(t.TempDir(), "--kernel-kind", "nonsense"),
-		e.build(t.TempDir(), "--protocol", "0"), e.build(t.TempDir(), "--agent-version", ""), {"fetch", "root", "amd64", "--lock", e.lock, "--mirror", "/srv/debian"},
+		e.build(t.TempDir(), "--images", "stdlib,nonsense"), e.build(t.TempDir(), "--protocol", "0"), e.build(t.TempDir(), "--agent-version", ""), {"fetch", "root", "amd64", "--lock", e.lock, "--mirror", "/srv/debian"},
 	} {
 		if _, errs := e.run(2, args...); !strings.Contains(errs, "--help") {
 			t.Errorf("%q: no hint at the help: %s", args, errs)
@@ -132,6 +152,23 @@ func TestUsage(t *testing.T) {
 	}
 	if out, _ := e.run(0, "--help"); !strings.Contains(out, "PYBOX_DEBIAN_MIRROR") || !strings.Contains(out, "relock") {
 		t.Errorf("help: %s", out)
+	}
+}
+
+// TestReadyMadeKernel: the word is no file, and goes without what a file needs.
+func TestReadyMadeKernel(t *testing.T) {
+	o := build.Options{Kernel: "debian"}
+	if err := chooseKernel(&o); err != nil || o.Kernel != "" || o.KernelKind != bundle.KernelDebianCloud {
+		t.Errorf("%+v, %v", o, err)
+	}
+	e := newEnv(t)
+	if _, errs := e.run(2, e.build(t.TempDir(), "--kernel", "debian")...); !strings.Contains(errs, "--kernel-version goes with a kernel that is a file") {
+		t.Errorf("a version with it: %s", errs)
+	}
+	args := e.build(t.TempDir(), "--kernel", "debian")
+	i := slices.Index(args, "--kernel-version")
+	if _, errs := e.run(2, slices.Delete(args, i, i+2)...); !strings.Contains(errs, `no set "kernel-cloud" for "amd64"`) {
+		t.Errorf("a lock without it: %s", errs)
 	}
 }
 
@@ -205,5 +242,21 @@ func TestFailures(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run(ctx, e.build(t.TempDir()), &out, &errs); code != 1 || !strings.Contains(errs.String(), "interrupted") {
 		t.Errorf("interrupted: %d %s", code, &errs)
+	}
+}
+
+// TestExplainCompile: what keeps byte code from being compiled is told with the
+// way around it.
+func TestExplainCompile(t *testing.T) {
+	for err, says := range map[error]string{
+		bytecode.ErrArch: "--compile-with", vm.ErrHost: "--no-bytecode", compile.ErrFailed: "--no-bytecode",
+	} {
+		if got := explainCompile(fmt.Errorf("build: %w", err)); !errors.Is(got, err) || !strings.Contains(got.Error(), says) {
+			t.Errorf("%v", got)
+		}
+	}
+	other := errors.New("other")
+	if got := explainCompile(other); got != other {
+		t.Errorf("%v", got)
 	}
 }

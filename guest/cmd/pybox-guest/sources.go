@@ -20,7 +20,7 @@ func (s *sourceFlags) add(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&s.lock, "lock", defaultLock, "lock file")
 	fl.StringVar(&s.mirror, "mirror", "", "Debian mirror to ask first, such as http://HOST/debian (default: $PYBOX_DEBIAN_MIRROR)")
-	fl.BoolVarP(&s.verbose, "verbose", "v", false, "tell about failed attempts")
+	fl.BoolVarP(&s.verbose, "verbose", "v", false, "tell about failed attempts, and what the virtual machine does")
 }
 
 // open reads the lock file and makes a fetcher for it. done ends the progress
@@ -49,9 +49,14 @@ func (s *sourceFlags) fetcher(c *cobra.Command, at time.Time) (*fetch.Fetcher, f
 		return nil, nil, usageError{err}
 	}
 	p := fetch.NewPrinter(c.ErrOrStderr())
-	f := &fetch.Fetcher{Dir: dir, Sources: sources, Progress: p.Update}
-	if s.verbose {
-		f.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
-	}
+	f := &fetch.Fetcher{Dir: dir, Sources: sources, Progress: p.Update, Log: s.logger(c)}
 	return f, p.Clear, nil
+}
+
+// logger tells what --verbose asks for.
+func (s *sourceFlags) logger(c *cobra.Command) *slog.Logger {
+	if !s.verbose {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,7 +13,6 @@ import (
 	agentapi "github.com/pybox/pybox/agent/api"
 	"github.com/pybox/pybox/guest/build"
 	"github.com/pybox/pybox/guest/bundle"
-	"github.com/pybox/pybox/guest/debian"
 	"github.com/pybox/pybox/guest/nospace"
 )
 
@@ -28,15 +25,32 @@ func addArch(c *cobra.Command, arch *string) {
 func newBuild() *cobra.Command {
 	var o build.Options
 	var src sourceFlags
+	var plain bool
 	c := &cobra.Command{
-		Use:   "build --kernel FILE --kernel-version V --agent FILE --agent-version V",
+		Use:   "build --kernel FILE|debian --init FILE --agent FILE --agent-version V",
 		Short: "Make a bundle from a kernel, an agent and the locked packages",
-		Example: `  pybox-guest build --arch amd64 --kernel bzImage --kernel-version 6.12.118 \
-      --agent pybox-agent --agent-version 0.1.0 --out bundle-amd64`,
+		Long: `Make a bundle from a kernel, an agent and the locked packages.
+
+The kernel is what mkkernel made, named by its folder; or any other file of the kind
+that this architecture boots; or Debian's ready-made cloud kernel, which takes no
+time to build but has far more in it than a guest needs (--kernel debian; a file of
+that name is ./debian).
+
+The byte code of the images' Python sources is compiled by their own interpreter in
+a virtual machine that lives for that only, and kept in the cache. It takes seconds,
+or minutes where this machine can only emulate one. Such a machine is of this host's
+architecture: --compile-with names a bundle for that when --arch is another one.`,
+		Example: `  pybox-guest build --arch amd64 --kernel "$(mkkernel build amd64)" \
+      --init pybox-init --agent pybox-agent --agent-version 0.1.0 --out bundle-amd64
+  pybox-guest build --arch arm64 --kernel debian --init pybox-init \
+      --agent pybox-agent --agent-version 0.1.0 --out bundle-arm64`,
 		Args: exactArgs(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Arch != "amd64" && o.Arch != "arm64" {
 				return usageError{fmt.Errorf("--arch %s: want amd64 or arm64", o.Arch)}
+			}
+			if err := chooseKernel(&o); err != nil {
+				return err
 			}
 			f, lock, done, err := src.open(c)
 			if err != nil {
@@ -44,6 +58,11 @@ func newBuild() *cobra.Command {
 			}
 			defer done()
 			o.Lock, o.Fetch = lock, f
+			if o.Progress = lineWriter(c.ErrOrStderr(), done); !plain {
+				if o.Compiler, o.BytecodeCache, err = newCompiler(src.logger(c)); err != nil {
+					return err
+				}
+			}
 			o.Stage = func(name string, took time.Duration) {
 				done()
 				fmt.Fprintf(c.ErrOrStderr(), "%-10s %6.2f s\n", name, took.Seconds())
@@ -53,7 +72,7 @@ func newBuild() *cobra.Command {
 				return usageError{err}
 			}
 			if err != nil {
-				return err
+				return explainCompile(err)
 			}
 			done()
 			fmt.Fprintf(c.OutOrStdout(), "%s\n", b.ID())
@@ -63,17 +82,35 @@ func newBuild() *cobra.Command {
 	addArch(c, &o.Arch)
 	src.add(c)
 	fl := c.Flags()
-	fl.StringVar(&o.Kernel, "kernel", "", "kernel: a bzImage (amd64) or an uncompressed Image (arm64)")
-	fl.StringVar(&o.KernelKind, "kernel-kind", bundle.KernelOwn, "whose kernel it is: own or debian-cloud")
-	fl.StringVar(&o.KernelVersion, "kernel-version", "", "version of the kernel")
+	fl.StringVar(&o.Kernel, "kernel", "", "kernel: a folder that mkkernel made, a bzImage (amd64), an uncompressed Image (arm64), or the word debian")
+	fl.StringVar(&o.KernelVersion, "kernel-version", "", "version of a kernel that is a file by itself")
+	fl.StringVar(&o.Init, "init", "", "the program of PID 1, static, for the guest's architecture")
 	fl.StringVar(&o.Agent, "agent", "", "the agent's program, static, for the guest's architecture")
 	fl.StringVar(&o.AgentVersion, "agent-version", "", "version of the agent")
 	fl.Uint32Var(&o.ProtocolVersion, "protocol", agentapi.ProtocolVersion, "version of the protocol that the agent speaks")
+	fl.StringSliceVar(&o.Images, "images", build.ImageNames(), "images of boxes to make; empty: none")
+	fl.BoolVar(&plain, "no-bytecode", false, "leave byte code out: every run of a program then compiles what it imports")
+	fl.StringVar(&o.CompileWith, "compile-with", "", "bundle for this host's architecture, to compile byte code for another")
 	fl.StringVar(&o.Out, "out", "bundle", "folder to make")
-	for _, f := range []string{"kernel", "kernel-version", "agent", "agent-version"} {
+	for _, f := range []string{"kernel", "init", "agent", "agent-version"} {
 		_ = c.MarkFlagRequired(f)
 	}
 	return requireUsage(c)
+}
+
+// readyMadeKernel is the value of --kernel that is no file.
+const readyMadeKernel = "debian"
+
+// chooseKernel completes what --kernel says.
+func chooseKernel(o *build.Options) error {
+	if o.Kernel == readyMadeKernel {
+		if o.KernelVersion != "" {
+			return usageError{errors.New("--kernel-version goes with a kernel that is a file: Debian's has the version in the lock file")}
+		}
+		o.Kernel, o.KernelKind = "", bundle.KernelDebianCloud
+		return nil
+	}
+	return builtKernel(o)
 }
 
 // requireUsage turns cobra's complaint about missing flags into a usage error.
@@ -151,6 +188,28 @@ func newVerify() *cobra.Command {
 	}
 }
 
+func newPack() *cobra.Command {
+	return &cobra.Command{
+		Use:   "pack DIR FILE.tar",
+		Short: "Put a bundle into one file, for 'pybox setup --from'",
+		Long: `Put a bundle into one file, for 'pybox setup --from' on another machine: a plain tar
+file with the manifest, SHA256SUMS for sha256sum(1), and the bundle's files. Every
+file is verified on its way, and equal bundles give equal bytes.`,
+		Args: exactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			b, err := bundle.Open(args[0])
+			if err != nil {
+				return err
+			}
+			if err := bundle.WriteArchive(c.Context(), b, args[1]); err != nil {
+				return nospace.Explain(err, "the archive", filepath.Dir(args[1]), 0, "")
+			}
+			fmt.Fprintln(c.OutOrStdout(), args[1])
+			return nil
+		},
+	}
+}
+
 func newFetch() *cobra.Command {
 	var src sourceFlags
 	c := &cobra.Command{
@@ -181,65 +240,4 @@ func newFetch() *cobra.Command {
 	}
 	src.add(c)
 	return c
-}
-
-func newRelock() *cobra.Command {
-	var src sourceFlags
-	c := &cobra.Command{
-		Use:   "relock",
-		Short: "Bring the lock file up to the newest packages of Debian stable",
-		Long: `Bring the lock file up to the newest packages of Debian stable and its updates.
-
-The archive's signature is checked against keys that are part of PyBox, and a
-mirror that serves older lists than the locked ones is refused. That the lists are
-newer is recorded also where no package changed, so that no mirror can go back.`,
-		Args: exactArgs(0),
-		RunE: func(c *cobra.Command, _ []string) error { return relock(c, &src) },
-	}
-	src.add(c)
-	return c
-}
-
-func relock(c *cobra.Command, src *sourceFlags) error {
-	old, err := debian.ReadLock(src.lock)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, done, err := src.fetcher(c, time.Now())
-	if err != nil {
-		return err
-	}
-	defer done()
-	keys, err := debian.ArchiveKeys()
-	if err != nil {
-		return err
-	}
-	r := debian.Relocker{Source: f, Keys: keys, Now: time.Now, Recipes: debian.Recipes()}
-	cur, err := r.Relock(c.Context(), old)
-	if err != nil {
-		return err
-	}
-	done()
-	return writeLock(c.OutOrStdout(), src.lock, old, cur)
-}
-
-// writeLock replaces old (nil: none) in file by cur unless they are the same, and
-// tells what changed.
-func writeLock(w io.Writer, file string, old, cur *debian.Lock) error {
-	changes := debian.Changes(old, cur)
-	for _, ch := range changes {
-		fmt.Fprintln(w, ch)
-	}
-	switch {
-	case old == nil || len(changes) > 0:
-	case debian.SameReleases(old, cur):
-		fmt.Fprintln(w, "nothing changed; the lock file stays as it is")
-		return nil
-	default:
-		fmt.Fprintln(w, "no package changed; only the dates of the archive's lists moved:")
-		for _, r := range cur.Releases {
-			fmt.Fprintf(w, "  %s of %s\n", r.Suite, r.Date.UTC().Format(time.RFC3339))
-		}
-	}
-	return nospace.Explain(cur.WriteFile(file), "the lock file", filepath.Dir(file), 0, "")
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	agentapi "github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/api/v1/agentv1connect"
+	"github.com/pybox/pybox/agent/shell"
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/vm"
 	"github.com/pybox/pybox/vm/vmtest"
@@ -26,6 +28,9 @@ import (
 
 // BootID is that of every such guest.
 const BootID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
+
+// nextBootID is that of a guest that has restarted.
+const nextBootID = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d"
 
 // Agent is an agent in a fake machine, with switches for what it does wrong. Its
 // method Program is the machine's guest program.
@@ -38,12 +43,35 @@ type Agent struct {
 	Silent, Stubborn, Mute bool
 	// Deaf, when it returns true, keeps a status from being answered.
 	Deaf func() bool
+	// Interpret, when it is set, executes a program in the place of the words of
+	// Run: it gives its output and its exit code.
+	Interpret func(ctx context.Context, p Program) (stdout, stderr []byte, code int)
+	// Clock, when it is set, tells how far the guest's clock is from the host's,
+	// after it was set to the host's time if set is true.
+	Clock func(set bool) time.Duration
+	// Shell, when it is set, is what the sessions of its shell run; nil: it has none.
+	Shell shell.Starter
+	// Opening, when it is set, is called after a shell was opened and before that is
+	// answered; an error of it is the answer.
+	Opening func(context.Context) error
 	// Exit is what PID 1 records of the agent, from its second answer on.
 	Exit *agentapi.AgentExit
 
 	// Guest is the machine and Cancel ends the agent's server, once it runs.
 	Guest  *vmtest.FakeGuest
 	Cancel context.CancelFunc
+
+	runs      runs
+	shell     *shell.Server
+	restarted atomic.Bool
+}
+
+// Restart is what a guest's reset looks like where its VMM starts it again and tells
+// nobody: the connections are cut, PID 1 cannot be reached at first, and then answers
+// out of another boot.
+func (a *Agent) Restart() {
+	a.restarted.Store(true)
+	a.Cancel()
 }
 
 // Hello implements the service.
@@ -59,8 +87,13 @@ func (a *Agent) Hello(ctx context.Context, _ *connect.Request[agentv1.HelloReque
 }
 
 // SetTime implements the service.
-func (a *Agent) SetTime(context.Context, *connect.Request[agentv1.SetTimeRequest]) (*connect.Response[agentv1.SetTimeResponse], error) {
-	return connect.NewResponse(&agentv1.SetTimeResponse{GuestUnixNs: time.Now().UnixNano()}), nil
+func (a *Agent) SetTime(_ context.Context, r *connect.Request[agentv1.SetTimeRequest]) (*connect.Response[agentv1.SetTimeResponse], error) {
+	set := r.Msg.GetHostUnixNs() != 0
+	now := time.Now()
+	if a.Clock != nil {
+		now = now.Add(a.Clock(set))
+	}
+	return connect.NewResponse(&agentv1.SetTimeResponse{GuestUnixNs: now.UnixNano(), Stepped: set}), nil
 }
 
 // Status implements the service.
@@ -74,6 +107,23 @@ func (a *Agent) Status(ctx context.Context, _ *connect.Request[agentv1.StatusReq
 	}), nil
 }
 
+// OpenShell implements the service.
+func (a *Agent) OpenShell(ctx context.Context, r *connect.Request[agentv1.OpenShellRequest]) (*connect.Response[agentv1.OpenShellResponse], error) {
+	if a.Shell == nil {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, shell.ErrNone)
+	}
+	host, err := a.shell.Open(r.Msg.GetClientKey())
+	if err != nil {
+		return nil, err
+	}
+	if a.Opening != nil {
+		if err := a.Opening(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return connect.NewResponse(&agentv1.OpenShellResponse{HostKey: host}), nil
+}
+
 // PowerOff implements the service.
 func (a *Agent) PowerOff(context.Context, *connect.Request[agentv1.PowerOffRequest]) (*connect.Response[agentv1.PowerOffResponse], error) {
 	if !a.Stubborn {
@@ -85,6 +135,11 @@ func (a *Agent) PowerOff(context.Context, *connect.Request[agentv1.PowerOffReque
 // Program implements vmtest.Fake's Guest.
 func (a *Agent) Program(ctx context.Context, g *vmtest.FakeGuest) error {
 	a.Guest = g
+	a.runs.ended = ctx.Done()
+	a.shell = shell.New(ctx, shell.Options{
+		Listen:  func() (net.Listener, error) { return g.Listen(agentapi.ShellPort) },
+		Starter: a.Shell, Log: slog.New(slog.DiscardHandler),
+	})
 	if a.Version == 0 {
 		a.Version = agentapi.ProtocolVersion
 	}
@@ -108,14 +163,22 @@ func (a *Agent) Program(ctx context.Context, g *vmtest.FakeGuest) error {
 }
 
 func (a *Agent) serveRecords(l net.Listener) {
-	for n := 0; ; n++ {
+	for n, booting := 0, 2; ; n++ {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
+		if a.restarted.Load() && booting > 0 {
+			booting--
+			c.Close()
+			continue
+		}
 		r := &agentapi.Records{Schema: agentapi.RecordsSchema, BootID: BootID, NowNS: 2, Timers: []agentapi.TimerRecord{}}
 		if n > 0 {
 			r.Agent = a.Exit
+		}
+		if a.restarted.Load() {
+			r.BootID, r.Agent = nextBootID, nil
 		}
 		agentapi.SendRecords(c, r, time.Second)
 		c.Close()
@@ -133,10 +196,12 @@ func NewBundle(t testing.TB, dir string) *bundle.Bundle {
 		sum := sha256.Sum256(data)
 		return bundle.File{File: name, SHA256: hex.EncodeToString(sum[:]), Bytes: int64(len(data))}
 	}
+	image := bundle.Image{Name: "stdlib", File: file("stdlib.erofs")}
+	image.Serial = "img-" + image.SHA256[:16]
 	m := bundle.Manifest{
 		Schema: bundle.Schema, Arch: vm.HostArch(),
 		Kernel: bundle.Kernel{File: file("kernel"), Kind: bundle.KernelOwn, Version: "6.12.0"},
-		Root:   file("root.erofs"), Images: []bundle.Image{}, KernelArgs: []string{"quiet"},
+		Root:   file("root.erofs"), Images: []bundle.Image{image}, KernelArgs: []string{"quiet"},
 		Agent:      bundle.Agent{Version: "test", SHA256: strings.Repeat("a", 64), ProtocolVersion: agentapi.ProtocolVersion},
 		LockSHA256: strings.Repeat("b", 64),
 	}

@@ -1,0 +1,98 @@
+package execute
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/pybox/pybox/guest/bundle"
+	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/config"
+	"github.com/pybox/pybox/host/control"
+	"github.com/pybox/pybox/host/policy"
+	"github.com/pybox/pybox/host/receipt"
+	"github.com/pybox/pybox/host/receipts"
+)
+
+// local is the Host of a state directory.
+type local struct {
+	*api.Client
+	ctl    *control.Controller
+	getenv func(string) string
+}
+
+// NewHost is the Host whose daemon ctl reaches. getenv is os.Getenv.
+func NewHost(ctl *control.Controller, getenv func(string) string) Host {
+	return &local{ctl.Client(), ctl, getenv}
+}
+
+// Start implements Host.
+func (l *local) Start(ctx context.Context, progress func(api.Status)) error {
+	_, err := l.ctl.Start(ctx, progress)
+	return err
+}
+
+// Policy implements Host.
+func (l *local) Policy() (*policy.Policy, error) {
+	c, err := config.Load(l.ctl.Home.Config(), l.getenv)
+	if err != nil {
+		return nil, err
+	}
+	return policy.New(c), nil
+}
+
+// Images implements Host.
+func (l *local) Images() []string { return Installed(l.ctl.Home.Dir()) }
+
+// Installed are the names of the images in the bundle that is installed in the
+// state directory home, none when there is no bundle.
+func Installed(home string) []string {
+	b, err := bundle.Current(home)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, i := range b.Manifest.Images {
+		names = append(names, i.Name)
+	}
+	return names
+}
+
+// DaemonGone implements Host.
+func (l *local) DaemonGone() func() bool {
+	d, err := l.ctl.Home.Daemon()
+	return func() bool {
+		if err == nil && !d.Alive() {
+			return true
+		}
+		free, err := l.ctl.Home.Unlocked()
+		return free && err == nil
+	}
+}
+
+// Receipt implements Host.
+func (l *local) Receipt(id string) *receipt.Receipt {
+	s, err := receipts.View(l.folder())
+	if err != nil {
+		return nil
+	}
+	r, err := s.Get(id)
+	if err != nil {
+		return nil
+	}
+	return r
+}
+
+// Keep implements Host.
+func (l *local) Keep(r *receipt.Receipt) error {
+	c, err := config.Load(l.ctl.Home.Config(), l.getenv)
+	if err != nil {
+		c = config.Default()
+	}
+	s, err := receipts.Open(l.folder(), c.Receipts.Keep)
+	if err != nil {
+		return fmt.Errorf("the receipt could not be kept: %w", err)
+	}
+	return s.Put(r)
+}
+
+func (l *local) folder() string { return l.ctl.Home.Path("receipts") }

@@ -1,0 +1,195 @@
+package runapi
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/policy"
+	"github.com/pybox/pybox/host/reply"
+	"github.com/pybox/pybox/host/runs"
+	"github.com/pybox/pybox/host/spool"
+)
+
+// useFiles is what to do about a content that is too large for a request.
+const useFiles = "store large contents with POST " + api.PathFiles + " and name them as file"
+
+// decode reads the JSON of a run. It refuses what encoding/json would let pass or
+// alter: what reply.Strict does, unknown fields, a second value, and strings that are
+// not Unicode.
+func decode(body []byte) (api.RunRequest, *api.Problem) {
+	var req api.RunRequest
+	if !utf8.Valid(body) {
+		return req, reply.BadRequest("the body is not UTF-8: give a content that is not as base64")
+	}
+	if p := reply.Strict(body); p != nil {
+		return req, p
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&req); err != nil {
+		return req, notJSON(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return req, reply.BadRequest("the body has more than one JSON value")
+	}
+	if half, found := loneSurrogate(body); found {
+		return req, reply.BadRequest("the body has half of a character, %s: give a content that is not Unicode as base64", half)
+	}
+	return req, nil
+}
+
+// notJSON says what is wrong with a body in the terms of the API.
+func notJSON(err error) *api.Problem {
+	var typ *json.UnmarshalTypeError
+	switch {
+	case errors.Is(err, io.EOF):
+		return reply.BadRequest("the body is empty: want the JSON of a run")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return reply.BadRequest("the body ends in the middle of its JSON")
+	case errors.As(err, &typ) && typ.Field != "":
+		return reply.BadRequest("%s: a JSON %.60s does not fit there", typ.Field, typ.Value)
+	}
+	return reply.BadRequest("the body is not the JSON of a run: %.200s", strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// loneSurrogate finds an escape of half a character in valid JSON, which
+// encoding/json would replace by another character without a word.
+func loneSurrogate(body []byte) (string, bool) {
+	for {
+		i := bytes.IndexByte(body, '\\') // only strings have it
+		if i < 0 {
+			return "", false
+		}
+		body = body[i:]
+		r, ok := escape(body)
+		switch {
+		case !ok:
+			body = body[2:]
+		case !utf16.IsSurrogate(r):
+			body = body[6:]
+		default:
+			low, _ := escape(body[6:])
+			if utf16.DecodeRune(r, low) == utf8.RuneError {
+				return string(body[:6]), true
+			}
+			body = body[12:]
+		}
+	}
+}
+
+// escape reads an escape \uXXXX at the beginning of b.
+func escape(b []byte) (rune, bool) {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	return rune(n), err == nil
+}
+
+// ask is what the limits of a request ask for.
+func ask(l api.Limits) (policy.Ask, *api.Problem) {
+	a := policy.Ask{
+		MemoryBytes: l.MemoryBytes, CPUs: l.CPUs, PIDs: l.PIDs,
+		OutputBytes: l.OutputBytes, Files: l.Files, FilesBytes: l.FilesBytes,
+	}
+	if l.CPUs != nil && (math.IsNaN(*l.CPUs) || math.IsInf(*l.CPUs, 0)) {
+		return a, reply.BadRequest("limits.cpus: %v is not a number of CPUs", *l.CPUs)
+	}
+	if l.TimeoutMS == nil {
+		return a, nil
+	}
+	ns := *l.TimeoutMS * float64(time.Millisecond)
+	if !(ns > math.MinInt64 && ns < math.MaxInt64) { // NaN too
+		return a, reply.BadRequest("limits.timeout_ms: %v is not a time", *l.TimeoutMS)
+	}
+	d := time.Duration(math.Round(ns))
+	a.Timeout = &d
+	return a, nil
+}
+
+// contents are those of one request. Close gives the stored files back.
+type contents struct {
+	files *spool.Spool
+	taken []*spool.Handle
+}
+
+func (c *contents) close() {
+	for _, h := range c.taken {
+		h.Close()
+	}
+}
+
+// file gives the content of a source; what names it in messages.
+func (c *contents) file(what string, s api.Source) (runs.File, error) {
+	given := 0
+	for _, is := range []bool{s.Text != nil, s.Base64 != nil, s.File != ""} {
+		if is {
+			given++
+		}
+	}
+	if given != 1 {
+		return runs.File{}, reply.BadRequest("%s: want exactly one of text, base64 and file, not %d", what, given)
+	}
+	switch {
+	case s.Text != nil:
+		return inline(what+".text", s.Name, []byte(*s.Text))
+	case s.Base64 != nil:
+		b, err := base64.StdEncoding.Strict().DecodeString(*s.Base64)
+		if err == nil && strings.ContainsAny(*s.Base64, "\r\n") {
+			err = errors.New("it has line breaks")
+		}
+		if err != nil {
+			return runs.File{}, reply.BadRequest("%s.base64: %v", what, err)
+		}
+		return inline(what+".base64", s.Name, b)
+	}
+	h, err := c.files.Take(s.File)
+	if err != nil {
+		return runs.File{}, fmt.Errorf("%s.file: %w", what, err)
+	}
+	c.taken = append(c.taken, h)
+	return runs.File{Name: s.Name, Bytes: h.Bytes(), Open: h.Open}, nil
+}
+
+func inline(what, name string, b []byte) (runs.File, error) {
+	if len(b) > api.MaxInline {
+		p := reply.BadRequest("%s: %d bytes are more than the %d that a request may have", what, len(b), api.MaxInline)
+		p.Status, p.Title, p.Next = http.StatusRequestEntityTooLarge, "too large", useFiles
+		return runs.File{}, p
+	}
+	return runs.File{Name: name, Bytes: int64(len(b)), Open: func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(b)), nil
+	}}, nil
+}
+
+// request turns what was decoded into what the service takes. The error is a
+// *api.Problem, or of the stored files.
+func (c *contents) request(req api.RunRequest) (runs.Request, error) {
+	out := runs.Request{ID: req.ID, Image: req.Image, Args: req.Args, Env: req.Env, Watch: req.Watch}
+	var p *api.Problem
+	if out.Ask, p = ask(req.Limits); p != nil {
+		return out, p
+	}
+	if req.Stdin != nil && req.Stdin.Name != "" {
+		return out, reply.BadRequest("stdin.name: a standard input has no name")
+	}
+	var err error
+	if out.Program, err = c.file("program", req.Program); err != nil || req.Stdin == nil {
+		return out, err
+	}
+	stdin, err := c.file("stdin", *req.Stdin)
+	out.Stdin = &stdin
+	return out, err
+}

@@ -1,0 +1,140 @@
+package runapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/http"
+	"unicode/utf8"
+
+	agentapi "github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/host/receipt"
+	"github.com/pybox/pybox/host/reply"
+)
+
+// NotKept is the header of an answer whose receipt could not be stored; it says why.
+const NotKept = "PyBox-Not-Kept"
+
+// record is the answer of a client that wants receipt and output in one piece.
+type record struct {
+	w       http.ResponseWriter
+	out     *reply.Writer
+	client  context.Context // ends when the client hangs up
+	streams [2]kept
+}
+
+// add keeps a piece of output, as long as there is somebody to give it to.
+func (r *record) add(_ float64, n int, b []byte) error {
+	if r.client.Err() != nil {
+		r.streams = [2]kept{}
+		return nil // a run without a name is being cancelled for that
+	}
+	r.streams[n-1].add(b)
+	return nil
+}
+
+// answer writes the receipt with the output in it. The output may be large and its
+// JSON several times as large, so that it is never in memory as a whole.
+func (r *record) answer(rec *receipt.Receipt, notKept error) {
+	full := *rec // the receipt is also somebody else's
+	marks := [2]string{rand.Text(), rand.Text()}
+	for i, s := range []*receipt.Stream{&full.Program.Stdout, &full.Program.Stderr} {
+		if r.streams[i].end(); r.streams[i].text() {
+			s.Text = &marks[i]
+		} else {
+			s.Base64 = &marks[i]
+		}
+	}
+	b, err := json.Marshal(full)
+	if err != nil { // no value of a receipt
+		http.Error(r.w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	r.w.Header().Set("Content-Type", "application/json")
+	if notKept != nil {
+		r.w.Header().Set(NotKept, agentapi.Text(notKept.Error(), agentapi.MaxSentence))
+	}
+	for i := range r.streams {
+		before, after, _ := bytes.Cut(b, []byte(marks[i]))
+		r.out.Write(before)
+		if r.streams[i].writeTo(r.out) != nil {
+			return // the client is gone
+		}
+		b = after
+	}
+	r.out.Write(append(b, '\n'))
+}
+
+// chunkBytes is the size of the pieces that output is kept in.
+const chunkBytes = 64 << 10
+
+// kept is output in memory, cut between characters.
+type kept struct {
+	chunks [][]byte
+	tail   []byte // the beginning of a character
+}
+
+func (k *kept) add(b []byte) {
+	b = append(k.tail, b...)
+	n := whole(b)
+	k.tail = bytes.Clone(b[n:])
+	k.push(b[:n])
+}
+
+func (k *kept) push(b []byte) {
+	last := len(k.chunks) - 1
+	switch {
+	case len(b) == 0:
+	case last >= 0 && len(k.chunks[last])+len(b) <= chunkBytes:
+		k.chunks[last] = append(k.chunks[last], b...)
+	default:
+		k.chunks = append(k.chunks, bytes.Clone(b))
+	}
+}
+
+// end is called when nothing more comes.
+func (k *kept) end() {
+	k.push(k.tail)
+	k.tail = nil
+}
+
+// text tells whether the output is UTF-8.
+func (k *kept) text() bool {
+	for _, c := range k.chunks {
+		if !utf8.Valid(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// writeTo writes the inside of the JSON string that the output becomes.
+func (k *kept) writeTo(w io.Writer) error {
+	if k.text() {
+		for _, c := range k.chunks {
+			if _, err := w.Write(inString(c)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	enc := base64.NewEncoder(base64.StdEncoding, w)
+	for _, c := range k.chunks {
+		if _, err := enc.Write(c); err != nil {
+			return err
+		}
+	}
+	return enc.Close()
+}
+
+// inString is text as it stands between the quotes of a JSON string.
+func inString(text []byte) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.Encode(string(text)) // no string fails
+	return bytes.TrimSuffix(b.Bytes(), []byte("\"\n"))[1:]
+}
