@@ -1,0 +1,4 @@
+//go:build linux
+
+// Package elsewhere is for another system.
+package elsewhere

@@ -1,0 +1,11 @@
+//go:build darwin && cgo
+
+package right
+
+import "testing"
+
+func TestConfiguration(t *testing.T) {
+	if _, err := configuration("/nowhere"); err == nil {
+		t.Error("no error")
+	}
+}

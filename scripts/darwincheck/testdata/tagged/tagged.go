@@ -1,0 +1,2 @@
+// Package tagged is wrong under a build tag.
+package tagged

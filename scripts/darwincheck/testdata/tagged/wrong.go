@@ -1,0 +1,5 @@
+//go:build wrong
+
+package tagged
+
+var number int = "one"
