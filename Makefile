@@ -1,6 +1,6 @@
 # PyBox. The two targets that matter:
 #
-#   make demo   from a fresh machine to a running VM (and, on Linux, all it needs)
+#   make demo   from a fresh machine to a program run in a box, with its receipt
 #   make test   everything that is checked, end to end in real VMs
 #
 # 'make help' lists the rest.
@@ -8,6 +8,7 @@
 ARCH    ?= $(shell go env GOARCH)
 VERSION ?= 0.1.0-dev
 HOST     = $(shell go env GOOS)
+HOSTARCH = $(shell go env GOHOSTARCH)
 
 # Both archives of a build are the same for the same source.
 GOBUILD  = go build -trimpath -buildvcs=false
@@ -18,86 +19,189 @@ BUNDLE      = .work/bundle-$(ARCH)
 TESTBUNDLE  = .work/testbundle-$(ARCH)
 STAGE       = scripts/stage
 
-KERNELDIR   = "$$(cat .work/kernel-$(ARCH).dir)"
-MKBUNDLE    = bin/pybox-guest build --arch $(ARCH) --agent-version $(VERSION) \
-	--kernel $(KERNELDIR)/kernel --kernel-version "$$(sed -n 's/.*"version": "\(.*\)",/\1/p' $(KERNELDIR)/meta.json)"
+# What starts virtual machines: without cgo on Linux, and on macOS with it and with
+# a signature ('scripts/sign', which does nothing elsewhere).
+CGOHOST     = 0
+# GUESTKERNEL=own compiles the guest's kernel, debian takes Debian's ready-made one.
+GUESTKERNEL = own
+# BUNDLEFLAGS=--no-bytecode spares the virtual machine that compiles byte code.
+BUNDLEFLAGS =
+TESTEXEC    =
+TESTENV     =
+ifeq ($(HOST),darwin)
+CGOHOST     = 1
+GUESTKERNEL = debian
+TESTEXEC    = -exec '"$(CURDIR)/scripts/signed"'
+# Sockets lie in folders of tests, and the path of one is 103 bytes at most: those
+# below the user's own /var/folders/… would be longer.
+TESTENV     = TMPDIR=/tmp
+ifneq ($(shell sysctl -n kern.hv_support 2>/dev/null),1)
+BUNDLEFLAGS = --no-bytecode
+endif
+endif
+
+KERNELDIR    = "$$(cat .work/kernel-$(ARCH).dir)"
+KERNEL_own   = --kernel $(KERNELDIR)
+KERNEL_debian = --kernel debian
+# KERNEL_FRAGMENT=FILES puts requests of your own before those of kernel/config, and
+# LOCK=FILE takes another lock file: see docs/vm-image.md.
+KERNEL_FRAGMENT =
+LOCK         =
+LOCKFLAG     = $(if $(LOCK),--lock $(LOCK))
+KERNELFLAGS  = $(LOCKFLAG) $(addprefix --fragment ,$(KERNEL_FRAGMENT))
+MKBUNDLE     = bin/pybox-guest build $(BUNDLEFLAGS) $(LOCKFLAG) --arch $(ARCH) --agent-version $(VERSION) $(KERNEL_$(GUESTKERNEL))
 
 .PHONY: help
 help:
-	@echo 'make demo            build all, start the VM, show its status'
+	@echo 'make demo            build all, start the VM, run a first program in a box'
 	@echo 'make test            all checks and tests (unit, fuzz, end to end)'
 	@echo 'make build           bin/pybox'
 	@echo 'make kernel          the guest kernel for ARCH=$(ARCH), cached by content'
-	@echo 'make bundle          kernel + root + agent as a guest bundle for ARCH=$(ARCH)'
+	@echo 'make bundle          kernel + root + images as a guest bundle for ARCH=$(ARCH)'
+	@echo 'make bundle-tar      the same in one file, for pybox setup --from'
 	@echo 'make install-bundle  make it the one that PyBox boots'
 	@echo 'make relock          newest Debian packages into guest/debian.lock.json'
 	@echo 'make kernel-compare  what our kernel configuration lacks of its defaults'
-	@echo 'make bench           VM start, memory and socket figures, as table and JSON'
+	@echo 'make bench           VM start, cold runs, pybox exec, memory and sockets, as table and JSON'
 	@echo 'make lint unit fuzz e2e   parts of make test'
 	@echo 'make generate        Go code of the wire schema'
 	@echo 'make clean           remove bin and .work (the cache stays)'
 
-.PHONY: demo
-demo: deps build bundle install-bundle
+# Compiling PyBox's own kernel takes some ten minutes, so where that has not been done
+# yet the first run is on Debian's ready-made one, unless who runs make asks for ours.
+ASKED = $(strip $(KERNEL_FRAGMENT) $(filter-out file,$(origin GUESTKERNEL)))
+.PHONY: demo demo-with-own demo-with-debian
+demo: deps tools
+	@kernel=$(GUESTKERNEL); code=0; \
+	if [ $$kernel = own ] && [ -z "$(ASKED)" ]; then \
+		said=$$(bin/mkkernel cached $(ARCH) $(KERNELFLAGS) 2>&1 >/dev/null) || code=$$?; \
+		case $$code in 0) ;; 3) kernel=debian ;; *) echo "$$said" >&2; exit $$code ;; esac; fi; \
+	$(MAKE) --no-print-directory demo-with-$$kernel GUESTKERNEL=$$kernel
+demo-with-own demo-with-debian: build install-bundle
+	@bin/pybox vm stop >/dev/null # one that runs is not what was just built
 	@echo
-	bin/pybox vm restart -v
+	@echo "\$$ echo 'print(6*7)' | bin/pybox exec -"
+	@echo 'print(6*7)' | bin/pybox exec -
 	@echo
-	bin/pybox vm status
-	@echo
+	@echo "Now try a program of your own: bin/pybox exec FILE.py"
 	@echo "The VM runs until 'bin/pybox vm stop', or stops by itself when idle."
+	@if [ $@ = demo-with-debian ] && [ $(HOST) = linux ]; then \
+		echo "It runs Debian's ready-made kernel, which is the quickest to have. PyBox's own has no"; \
+		echo "modules and no io_uring: 'make install-bundle' compiles it, in some ten minutes, and"; \
+		echo "'bin/pybox vm restart' boots it."; fi
 
-.PHONY: deps
+.PHONY: deps kernel-deps
 deps:
 	@scripts/deps
+kernel-deps:
+	@scripts/deps kernel
+
+# A pybox without a bundle at hand makes one by itself: the guest's programs for the
+# architecture that it is built for are part of it. gzip -n: the same bytes always.
+PROGARCH = $(shell go env GOARCH)
+PROGDIR  = host/setup/programs/data
+.PHONY: programs
+programs:
+	@$(MAKE) --no-print-directory agent ARCH=$(PROGARCH)
+	@for p in pybox-init pybox-agent; do \
+		gzip -9 -n -c .work/guest-$(PROGARCH)/$$p > .work/$$p.gz && \
+		mv .work/$$p.gz $(PROGDIR)/$$p-$(PROGARCH).gz || exit 1; done
+	@find $(PROGDIR) -name '*.gz' ! -name '*-$(PROGARCH).gz' -delete
 
 .PHONY: build
-build:
+build: programs
 	@mkdir -p bin .work
-	CGO_ENABLED=0 $(GOBUILD) -ldflags '$(LDHOST)' -o bin/pybox ./cmd/pybox
+	CGO_ENABLED=$(CGOHOST) $(GOBUILD) -ldflags '$(LDHOST)' -o bin/pybox ./cmd/pybox
+	@scripts/sign bin/pybox
 
 .PHONY: tools
 tools:
 	@mkdir -p bin .work
-	@CGO_ENABLED=0 $(GOBUILD) -ldflags '$(LDHOST)' -o bin/ ./guest/cmd/pybox-guest ./kernel/cmd/mkkernel
+	@CGO_ENABLED=$(CGOHOST) $(GOBUILD) -ldflags '$(LDHOST)' -o bin/ ./guest/cmd/pybox-guest ./kernel/cmd/mkkernel
+	@scripts/sign bin/pybox-guest
 
 # The path of the built kernel's folder goes into a file: a build takes minutes
 # the first time and prints its progress meanwhile.
 .PHONY: kernel
-kernel: tools deps
-	@bin/mkkernel build $(ARCH) > .work/kernel-$(ARCH).dir
+kernel: tools kernel-deps
+	@bin/mkkernel build $(ARCH) $(KERNELFLAGS) > .work/kernel-$(ARCH).dir
 	@echo "kernel $(ARCH): $$(cat .work/kernel-$(ARCH).dir)"
 
+# What stands before a bundle.
+.PHONY: kernel-for-own kernel-for-debian
+kernel-for-own: kernel
+kernel-for-debian: tools deps
+	@echo "kernel $(ARCH): Debian's ready-made cloud kernel; none is compiled"
+
 .PHONY: kernel-configure kernel-compare
-kernel-configure kernel-compare: tools deps
-	bin/mkkernel $(subst kernel-,,$@) $(ARCH)
+kernel-configure kernel-compare: tools kernel-deps
+	bin/mkkernel $(subst kernel-,,$@) $(ARCH) $(KERNELFLAGS)
 
 # What an update of the source would lose, and that every request for the other
 # architecture is honoured too.
 .PHONY: kernel-checks
-kernel-checks: tools deps
+kernel-checks: tools kernel-deps
 	@bin/mkkernel configure arm64
 	@bin/mkkernel compare amd64
 	@bin/mkkernel compare arm64
 
+# The guest's own programs: PID 1 and the agent.
+GUESTBUILD  = CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) $(GOBUILD) -ldflags '$(LDGUEST)'
 .PHONY: agent
 agent:
-	@mkdir -p .work
-	CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) $(GOBUILD) -ldflags '$(LDGUEST)' -o .work/pybox-agent-$(ARCH) ./cmd/pybox-agent
+	@mkdir -p .work/guest-$(ARCH)
+	$(GUESTBUILD) -o .work/guest-$(ARCH)/ ./cmd/pybox-init ./cmd/pybox-agent
+
+# A guest of this machine's own architecture compiles the byte code for all.
+ifneq ($(ARCH),$(HOSTARCH))
+HOSTBUNDLE  = hostbundle
+BUNDLEFLAGS += --compile-with .work/bundle-$(HOSTARCH)
+endif
+.PHONY: hostbundle
+hostbundle:
+	@$(MAKE) --no-print-directory bundle ARCH=$(HOSTARCH)
 
 .PHONY: bundle
-bundle: kernel agent
-	@$(MKBUNDLE) --agent .work/pybox-agent-$(ARCH) --out $(BUNDLE)
+bundle: kernel-for-$(GUESTKERNEL) agent $(HOSTBUNDLE)
+	@$(MKBUNDLE) --init .work/guest-$(ARCH)/pybox-init --agent .work/guest-$(ARCH)/pybox-agent --out $(BUNDLE)
+
+# The bundle in one file, for 'pybox setup --from' on another machine.
+.PHONY: bundle-tar
+bundle-tar: bundle
+	@bin/pybox-guest pack $(BUNDLE) .work/pybox-bundle-$(VERSION)-$(ARCH).tar
 
 .PHONY: install-bundle
 install-bundle: bundle
 	@bin/pybox-guest install $(BUNDLE)
 
-# The bundle of the tests differs in its agent alone, which takes requests that
-# end or stop it.
+# The bundle of the tests differs in these two programs alone: they take requests
+# that end, stop or alter them.
 .PHONY: testbundle
-testbundle: kernel
-	@CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) $(GOBUILD) -tags pyboxtest -ldflags '$(LDGUEST)' -o .work/pybox-agent-test-$(ARCH) ./cmd/pybox-agent
-	@$(MKBUNDLE) --agent .work/pybox-agent-test-$(ARCH) --out $(TESTBUNDLE)
+testbundle: kernel-for-$(GUESTKERNEL) $(HOSTBUNDLE)
+	@mkdir -p .work/testguest-$(ARCH)
+	@$(GUESTBUILD) -tags pyboxtest -o .work/testguest-$(ARCH)/ ./cmd/pybox-init ./cmd/pybox-agent
+	@$(MKBUNDLE) --init .work/testguest-$(ARCH)/pybox-init --agent .work/testguest-$(ARCH)/pybox-agent --out $(TESTBUNDLE)
+
+# A guest of the other architecture is tested too, emulated: where its kernel can be
+# cross-compiled, which is on amd64.
+FOREIGN_linux_amd64 = arm64
+FOREIGN      = $(FOREIGN_$(HOST)_$(HOSTARCH))
+.PHONY: foreign-kernel foreign-bundle
+foreign-kernel:
+	@if [ -n "$(FOREIGN)" ]; then $(MAKE) --no-print-directory kernel ARCH=$(FOREIGN); fi
+foreign-bundle:
+	@if [ -n "$(FOREIGN)" ]; then $(MAKE) --no-print-directory testbundle cloudbundle ARCH=$(FOREIGN); fi
+
+# A bundle with Debian's ready-made kernel, and the test programs: what the tests of
+# that kernel boot. It takes no compiler of C, and without byte code no virtual
+# machine.
+CLOUDBUNDLE = .work/cloudbundle-$(ARCH)
+.PHONY: cloudbundle
+cloudbundle: tools
+	@mkdir -p .work/testguest-$(ARCH)
+	@$(GUESTBUILD) -tags pyboxtest -o .work/testguest-$(ARCH)/ ./cmd/pybox-init ./cmd/pybox-agent
+	@bin/pybox-guest build --no-bytecode --arch $(ARCH) --kernel debian --agent-version $(VERSION) \
+		--init .work/testguest-$(ARCH)/pybox-init --agent .work/testguest-$(ARCH)/pybox-agent --out $(CLOUDBUNDLE)
 
 .PHONY: relock
 relock: tools
@@ -107,16 +211,22 @@ relock: tools
 generate:
 	scripts/generate
 
+# No kernel can be compiled on macOS.
+TESTKERNELS = kernel foreign-kernel kernel-checks
+ifeq ($(HOST),darwin)
+TESTKERNELS = kernel-for-debian
+endif
+
 .PHONY: test
 test:
 	@scripts/deps test
 	@mkdir -p .work
-	@$(STAGE) lint 600 scripts/lint
-	@$(STAGE) unit 480 $(MAKE) --no-print-directory unit
-	@$(STAGE) fuzz 480 $(MAKE) --no-print-directory fuzz
-	@$(STAGE) kernel 1800 $(MAKE) --no-print-directory kernel kernel-checks
-	@$(STAGE) bundle 300 $(MAKE) --no-print-directory testbundle build
-	@$(STAGE) "end to end" 1500 $(MAKE) --no-print-directory e2e
+	@$(STAGE) lint 900 scripts/lint
+	@$(STAGE) unit 900 $(MAKE) --no-print-directory unit
+	@$(STAGE) fuzz 720 $(MAKE) --no-print-directory fuzz
+	@$(STAGE) kernel 2700 $(MAKE) --no-print-directory $(TESTKERNELS)
+	@$(STAGE) bundle 600 $(MAKE) --no-print-directory testbundle foreign-bundle cloudbundle build
+	@$(STAGE) "end to end" 2100 $(MAKE) --no-print-directory e2e
 	@echo "== all passed"
 
 .PHONY: lint
@@ -124,30 +234,40 @@ lint:
 	@mkdir -p .work
 	@scripts/lint
 
+# With the guest's programs in it, as a pybox has them: some tests are about that.
 .PHONY: unit
-unit:
-	@go test -race ./...
+unit: programs
+	@$(TESTENV) go test -race ./...
 
-FUZZTIME ?= 3s
+FUZZTIME ?= 2s
 .PHONY: fuzz
 fuzz:
 	@mkdir -p .work
 	@scripts/fuzz $(FUZZTIME)
 
-# One package after the other: each boots machines, and two cores are two cores.
-E2E = ./vm/qemu ./kernel/guestcheck ./agent ./cmd/pybox
+# Three packages at a time, the long ones first: each boots machines, and much of
+# their time is waiting for deadlines.
+E2E = ./agent ./cmd/pybox ./agent/semantics ./host/guestrun ./vm/qemu ./agent/engine/enginecheck ./guest/image ./guest/cmd/pybox-guest ./host/compile ./kernel/guestcheck ./docs
+ifeq ($(HOST),darwin)
+# The others start QEMU, or look into Linux from outside.
+E2E = ./vm/vz ./docs
+endif
 .PHONY: e2e
 e2e:
 	@for p in $(E2E); do go test -tags pyboxtest -list E2E $$p | grep -q '^TestE2E' || \
 		{ echo "$$p has no end-to-end test: was one renamed?" >&2; exit 1; }; done
-	@PYBOX_E2E=1 PYBOX_TEST_BUNDLE=$(CURDIR)/$(TESTBUNDLE) PYBOX_TEST_COMMAND=$(CURDIR)/bin/pybox \
-		go test -race -tags pyboxtest -count=1 -p 1 -timeout 20m -run E2E $(E2EFLAGS) $(E2E)
+	@scripts/vm-possible || exit 0; \
+		$(TESTENV) PYBOX_E2E=1 PYBOX_TEST_BUNDLE=$(CURDIR)/$(TESTBUNDLE) PYBOX_TEST_COMMAND=$(CURDIR)/bin/pybox \
+		PYBOX_TEST_FOREIGN_BUNDLE=$(if $(FOREIGN),$(CURDIR)/.work/testbundle-$(FOREIGN)) \
+		PYBOX_TEST_CLOUD_BUNDLE=$(CURDIR)/$(CLOUDBUNDLE) \
+		PYBOX_TEST_FOREIGN_CLOUD_BUNDLE=$(if $(FOREIGN),$(CURDIR)/.work/cloudbundle-$(FOREIGN)) \
+		go test -race -tags pyboxtest -count=1 -p 3 -timeout 30m -run E2E $(TESTEXEC) $(E2EFLAGS) $(E2E)
 
 .PHONY: bench
-bench: build bundle
-	@go run ./host/bench --bundle $(BUNDLE) --pybox bin/pybox --json .work/bench.json
+bench: build bundle testbundle
+	@go run -tags pyboxtest ./host/bench --bundle $(BUNDLE) --test-bundle $(TESTBUNDLE) --pybox bin/pybox --json .work/bench.json
 	@echo "JSON: .work/bench.json"
 
 .PHONY: clean
 clean:
-	rm -rf bin .work
+	rm -rf bin .work $(PROGDIR)/*.gz

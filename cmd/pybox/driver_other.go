@@ -1,4 +1,4 @@
-//go:build !linux
+//go:build !linux && !darwin
 
 package main
 
@@ -21,7 +21,7 @@ type noDriver struct{}
 func (noDriver) Name() string { return "none" }
 
 func (noDriver) Check(context.Context) []vm.Finding {
-	return []vm.Finding{{ID: "driver", Observed: "no driver for " + runtime.GOOS, Fix: "run PyBox on Linux"}}
+	return []vm.Finding{{ID: "driver", Observed: "no driver for " + runtime.GOOS, Fix: "run PyBox on macOS or Linux"}}
 }
 
 func (noDriver) Start(context.Context, vm.Config) (vm.Machine, error) {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -31,6 +32,7 @@ type person struct {
 	exe  string
 	home string
 	env  []string
+	uid  uint32 // 0: whoever runs the test
 }
 
 // newPerson has the test bundle installed in home, "" for a folder of their own.
@@ -77,6 +79,9 @@ type outcome struct {
 func (p *person) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(p.exe, args...)
 	cmd.Env = append(append(os.Environ(), "PYBOX_HOME="+p.home), p.env...)
+	if p.uid != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: p.uid, Gid: p.uid}}
+	}
 	return cmd
 }
 
@@ -345,14 +350,17 @@ func TestE2EDamagedBundle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := []string{b.Path(b.Manifest.Kernel.File), b.Path(b.Manifest.Root), filepath.Join(b.Dir(), bundle.ManifestName)}
+	files := []string{filepath.Join(b.Dir(), bundle.ManifestName)}
+	for _, f := range b.Manifest.Files() {
+		files = append(files, b.Path(f))
+	}
 	for _, f := range files {
 		flip(t, f)
 		p.fails(1, []string{"damaged", filepath.Base(f), "Next"}, "vm", "start")
 		flip(t, f)
 	}
 	p.must("vm", "start") // the same bundle, whole again
-	p.installWith(nil, append(mustRead(t, files[1]), make([]byte, 4096)...))
+	p.installWith(nil, append(mustRead(t, b.Path(b.Manifest.Root)), make([]byte, 4096)...))
 	if o := p.run("vm", "status"); o.code != 0 || !strings.Contains(o.err, "'pybox vm restart' boots it") {
 		t.Errorf("a newer bundle is not mentioned: %+v", o)
 	}
@@ -405,6 +413,10 @@ func (p *person) installWith(kernel, root []byte) {
 	}
 	put(&m.Kernel.File, kernel)
 	put(&m.Root, root)
+	m.Images = slices.Clone(m.Images)
+	for i := range m.Images {
+		put(&m.Images[i].File, nil)
+	}
 	enc, err := m.Encode()
 	if err != nil {
 		p.t.Fatal(err)
@@ -504,7 +516,11 @@ func TestE2EHostFaults(t *testing.T) {
 func testNoRoom(t *testing.T, p *person) {
 	q := *p
 	q.home = t.TempDir()
-	if err := unix.Mount("small", q.home, "tmpfs", 0, "size=64m,mode=0700"); err != nil {
+	size := int64(16 << 20) // beside the bundle
+	for _, f := range vmtest.Bundle(t).Manifest.Files() {
+		size += f.Bytes
+	}
+	if err := unix.Mount("small", q.home, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", size)); err != nil {
 		t.Skipf("a small file system needs root: %v", err)
 	}
 	defer unix.Unmount(q.home, unix.MNT_DETACH)

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit codes of every command but exec.
+// Exit codes of every command but exec, which has those of package receipt.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -30,11 +29,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is main without the process: it returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
-	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // nohup
-		signals = append(signals, syscall.SIGHUP)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	ctx, stop := signal.NotifyContext(context.Background(), interrupts()...)
 	defer stop()
 	out := &checked{w: stdout}
 	root := rootCommand()
@@ -46,6 +41,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = fmt.Errorf("writing the output: %w", out.err)
 	}
 	return exitCode(err, stderr)
+}
+
+// interrupts are the signals by which a command is given up. One that is ignored
+// from the start stays so: nohup does that, and a shell to a command in the
+// background.
+func interrupts() (signals []os.Signal) {
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			signals = append(signals, s)
+		}
+	}
+	return signals
 }
 
 // checked remembers that a write failed: who prints a line does not look.
@@ -63,6 +70,14 @@ func (c *checked) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// unchecked is the writer itself, for a command that looks at each write.
+func unchecked(w io.Writer) io.Writer {
+	if c, ok := w.(*checked); ok {
+		return c.w
+	}
+	return w
+}
+
 // errInterrupted is what a person is told who did not wait.
 var errInterrupted = errors.New("interrupted; what was asked of the VM goes on without you: 'pybox vm status' tells")
 
@@ -78,13 +93,22 @@ type codedError struct {
 	code int
 }
 
+// exitStatus is the exit code of a command that has said everything.
+type exitStatus int
+
+// Error implements error.
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
 func exitCode(err error, stderr io.Writer) int {
 	var usage usageError
 	var problem *api.Problem
 	var coded codedError
+	var status exitStatus
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &status):
+		return int(status)
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "pybox: %s\n", show.Clean(err.Error()))
 		return exitUsage
@@ -117,7 +141,7 @@ one folder, $PYBOX_HOME (usually ~/.pybox).`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
-	root.AddCommand(vmCommand(), daemonCommand(), versionCommand())
+	root.AddCommand(execCommand(), vmCommand(), receiptCommand(), setupCommand(), doctorCommand(), daemonCommand(), versionCommand())
 	return root
 }
 
@@ -158,7 +182,10 @@ func controller() (*control.Controller, error) {
 }
 
 func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	b, err := show.JSON(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(b)
+	return err
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pybox/pybox/host/execute"
 	"golang.org/x/term"
 )
 
@@ -21,11 +22,34 @@ type progress struct {
 }
 
 func newProgress(w io.Writer) *progress {
-	p := &progress{w: w, from: time.Now()}
-	if f, ok := w.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
-		p.over = true
+	return &progress{w: w, from: time.Now(), over: !isTerminal(w) || dumb()}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// dumb tells whether the terminal can do no more than print.
+func dumb() bool { return getenv("TERM") == "dumb" }
+
+// terminal is what is known of the terminal that a command may have. For colours
+// see no-color.org.
+func terminal(stdout, stderr io.Writer) execute.Terminal {
+	t := execute.Terminal{Out: isTerminal(stdout), Err: isTerminal(stderr), Dumb: dumb()}
+	t.Color = t.Err && !t.Dumb && getenv("NO_COLOR") == ""
+	t.Width = func() int {
+		f, ok := stderr.(*os.File)
+		if !ok {
+			return 0
+		}
+		width, _, err := term.GetSize(int(f.Fd()))
+		if err != nil {
+			return 0 // not known
+		}
+		return width
 	}
-	return p
+	return t
 }
 
 // show replaces the line.

@@ -28,7 +28,7 @@ func vmCommand() *cobra.Command {
 		Args:  noArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(vmStart(), vmStop(), vmRestart(), vmStatus(),
+	c.AddCommand(vmStart(), vmStop(), vmRestart(), vmStatus(), vmShell(),
 		vmLog("logs", "Show the daemon's log", (*home.Home).Log),
 		vmLog("console", "Show what the guest wrote to its console (untrusted text)", (*home.Home).Console))
 	return c
@@ -90,16 +90,7 @@ func hintOutdated(w io.Writer, h *home.Home, s api.Status) {
 }
 
 func startLine(s api.Status, waited time.Duration) string {
-	doing := "verifying the bundle"
-	for _, st := range s.Stages {
-		switch st.Name {
-		case "bundle verified":
-			doing = "starting the machine"
-		case "machine started":
-			doing = "waiting for the guest"
-		}
-	}
-	return fmt.Sprintf("Starting the VM: %s, %s", doing, units.Elapsed(waited))
+	return fmt.Sprintf("%s, %s", show.StartStep(s), units.Elapsed(waited))
 }
 
 func vmStop() *cobra.Command {
