@@ -34,6 +34,19 @@ const (
 	ReasonEngine      = "engine"      // the box could not be made
 )
 
+// Why something in the working folder did not come back: NotReturned.reason and
+// LeftCount.reason.
+const (
+	LeftNotAsked   = "not_asked"  // RunStart.collect is false
+	LeftTooMany    = "too_many"   // RunStart.files is reached
+	LeftTooLarge   = "too_large"  // RunStart.files_bytes would be exceeded
+	LeftTooDeep    = "too_deep"   // more folders above it than are looked into
+	LeftName       = "name"       // no name that RunFile could have
+	LeftLink       = "link"       // a symbolic link
+	LeftSpecial    = "special"    // neither file nor folder
+	LeftUnreadable = "unreadable" // it could not be read
+)
+
 // Kinds of boxes: RunRecord.box_kind.
 const (
 	BoxCold = "cold" // made for this run

@@ -38,6 +38,10 @@ const (
 	MaxEvidence  = 16
 	// MaxInputs bounds the files that are put into a working folder.
 	MaxInputs = 1024
+	// MaxLeft bounds the files and folders that come back of a working folder,
+	// and MaxNotReturned the list of those that do not.
+	MaxLeft        = 1024
+	MaxNotReturned = 256
 	// maxInputNames bounds the names of those together.
 	maxInputNames = 192 << 10
 	// maxWords and maxWordBytes bound the arguments, and the environment, that

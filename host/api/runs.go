@@ -16,6 +16,10 @@ const (
 	PathRun = "/v1/runs/{id}"
 	// PathFiles: POST a body to keep it for one run; the answer is a StoredFile.
 	PathFiles = "/v1/files"
+	// PathFile: GET the bytes of a file that a run left, by the id that the
+	// receipt of its answer has for it. It can be read more than once, until it is
+	// forgotten: after ten minutes, or when the client DELETEs it.
+	PathFile = "/v1/files/{file}"
 	// PathImages: GET the images that a run can name.
 	PathImages = "/v1/images"
 	// PathReceipts: GET the newest of the kept receipts, ?limit= of them.
@@ -69,7 +73,12 @@ type RunRequest struct {
 	// bounds.
 	Env []string `json:"env,omitempty"`
 	// Stdin is the program's standard input; nil: it is empty.
-	Stdin  *Source `json:"stdin,omitempty"`
+	Stdin *Source `json:"stdin,omitempty"`
+	// Inputs are put into the working folder beside the program.
+	Inputs []InputFile `json:"inputs,omitempty"`
+	// Collect keeps what the program leaves in its working folder, new or
+	// changed, for the client: see PathFile. Without it that is only listed.
+	Collect bool `json:"collect,omitempty"`
 	Limits Limits  `json:"limits,omitzero"`
 	// Watch asks for the events of stages, settings and samples too.
 	Watch bool `json:"watch,omitempty"`
@@ -84,6 +93,17 @@ type Source struct {
 	Base64 *string `json:"base64,omitempty"`
 	// File is the id of a StoredFile, which is gone after it was used.
 	File string `json:"file,omitempty"`
+}
+
+// InputFile is a file or folder of the working folder. Its content is a Source
+// whose Name is the relative path, with "/" between its parts; the folders above it
+// are made too.
+type InputFile struct {
+	Source
+	// Executable lets the program execute it, as far as the box allows that.
+	Executable bool `json:"executable,omitempty"`
+	// Folder makes a folder: it has a name and no content.
+	Folder bool `json:"folder,omitempty"`
 }
 
 // Limits is what a run asks for; what is nil is the image's default, and nothing

@@ -142,8 +142,8 @@ type Limits struct {
 	// memory, and WorkFiles how many files and folders it can hold.
 	WorkBytes int64 `json:"work_bytes"`
 	WorkFiles int64 `json:"work_files"`
-	// Files and FilesBytes bound the files in, and out. This version puts none in
-	// beside the program and its standard input, and takes none out.
+	// Files and FilesBytes bound what is put into the working folder beside the
+	// program, and what comes back of it: files and folders, and their bytes.
 	Files      int64 `json:"files"`
 	FilesBytes int64 `json:"files_bytes"`
 }
@@ -268,8 +268,12 @@ type Clock struct {
 type Program struct {
 	Stdout Stream `json:"stdout"`
 	Stderr Stream `json:"stderr"`
-	// Files is empty and listed in Unknown: see FactFiles.
-	Files []File `json:"files"`
+	// Files are those that the program left in its working folder, new or changed:
+	// first those that were returned. FilesUnlisted are those that are too many for
+	// the list, by reason. Whatever is missing in both is listed in Unknown as
+	// FactFiles.
+	Files         []File      `json:"files"`
+	FilesUnlisted []FileCount `json:"files_unlisted"`
 }
 
 // Stream is one output stream. Bytes and SHA256 cover everything that was printed
@@ -287,13 +291,44 @@ type Stream struct {
 	Base64 *string `json:"base64,omitempty"`
 }
 
-// File is a file that the program left in its working folder.
+// Why a file was not returned: File.Reason and FileCount.Reason.
+const (
+	FileNotAsked   = "not_asked"  // the client asked for no files
+	FileTooMany    = "too_many"   // limits.files is reached
+	FileTooLarge   = "too_large"  // limits.files_bytes would be exceeded
+	FileTooDeep    = "too_deep"   // more folders above it than are looked into
+	FileName       = "name"       // no name that a file may have on every system
+	FileTwin       = "twin"       // a name that some file systems take for that of another one
+	FileLink       = "link"       // a symbolic link
+	FileSpecial    = "special"    // neither file nor folder: a FIFO, a socket
+	FileUnreadable = "unreadable" // the guest could not read it
+	FileNotKept    = "not_kept"   // the host could not store it, or it did not come whole
+)
+
+// File is a file or a folder that the program left in its working folder.
 type File struct {
-	Name     string  `json:"name"`
-	Bytes    int64   `json:"bytes"`
-	SHA256   *string `json:"sha256"`
-	Returned bool    `json:"returned"`
-	Reason   string  `json:"reason,omitempty"`
+	// Name is a relative path with "/" between its parts. Of what was not returned
+	// it may be cut or changed to be shown.
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+	// SHA256 is of the bytes that reached the host; null for what was not
+	// returned, and for a folder.
+	SHA256     *string `json:"sha256"`
+	Folder     bool    `json:"folder,omitempty"`
+	Executable bool    `json:"executable,omitempty"`
+	Returned   bool    `json:"returned"`
+	// Reason is one of the File constants for what was not returned, else empty.
+	Reason string `json:"reason,omitempty"`
+	// File is the id that the daemon has its bytes under for a while, in the
+	// answer to the run alone: no stored receipt has one.
+	File string `json:"file,omitempty"`
+}
+
+// FileCount is how many files no list has, and their bytes.
+type FileCount struct {
+	Reason string `json:"reason"`
+	Count  int64  `json:"count"`
+	Bytes  int64  `json:"bytes"`
 }
 
 // Ending is how the run ended, by whom, and why that is known.
@@ -331,10 +366,10 @@ type Confirmation struct {
 
 // Facts that no run of a program can establish: Unknown.Fact. FactClock is followed
 // by how close the clocks are known to be. FactFiles is a key of the receipt; WhyFiles
-// is why it is not known.
+// is why nothing is known of it.
 const (
 	FactFiles  = "program.files"
-	WhyFiles   = "this version does not look at the files that a program leaves"
+	WhyFiles   = "the guest gave no list of what the program left"
 	FactFilter = "whether the active seccomp filter is byte for byte the one we hashed"
 	FactClock  = "exact clock alignment"
 )

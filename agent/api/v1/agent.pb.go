@@ -824,7 +824,13 @@ type RunStart struct {
 	StdoutBytes int64 `protobuf:"varint,8,opt,name=stdout_bytes,json=stdoutBytes,proto3" json:"stdout_bytes,omitempty"`
 	StderrBytes int64 `protobuf:"varint,9,opt,name=stderr_bytes,json=stderrBytes,proto3" json:"stderr_bytes,omitempty"`
 	// How long the run may wait for room, in nanoseconds.
-	QueueWaitNs   int64 `protobuf:"varint,10,opt,name=queue_wait_ns,json=queueWaitNs,proto3" json:"queue_wait_ns,omitempty"`
+	QueueWaitNs int64 `protobuf:"varint,10,opt,name=queue_wait_ns,json=queueWaitNs,proto3" json:"queue_wait_ns,omitempty"`
+	// Bounds of what comes back of the working folder: files and folders, at most
+	// MaxLeft (see package api), and their bytes together.
+	Files      int64 `protobuf:"varint,11,opt,name=files,proto3" json:"files,omitempty"`
+	FilesBytes int64 `protobuf:"varint,12,opt,name=files_bytes,json=filesBytes,proto3" json:"files_bytes,omitempty"`
+	// Whether files come back at all. If not, what the program left is only listed.
+	Collect       bool `protobuf:"varint,13,opt,name=collect,proto3" json:"collect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -927,6 +933,27 @@ func (x *RunStart) GetQueueWaitNs() int64 {
 		return x.QueueWaitNs
 	}
 	return 0
+}
+
+func (x *RunStart) GetFiles() int64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *RunStart) GetFilesBytes() int64 {
+	if x != nil {
+		return x.FilesBytes
+	}
+	return 0
+}
+
+func (x *RunStart) GetCollect() bool {
+	if x != nil {
+		return x.Collect
+	}
+	return false
 }
 
 // Limits of a box; see package agent/oci.
@@ -1138,6 +1165,8 @@ type RunEvent struct {
 	//	*RunEvent_Exited
 	//	*RunEvent_Record
 	//	*RunEvent_Cleanup
+	//	*RunEvent_LeftFile
+	//	*RunEvent_LeftData
 	Event         isRunEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1270,6 +1299,24 @@ func (x *RunEvent) GetCleanup() *Cleanup {
 	return nil
 }
 
+func (x *RunEvent) GetLeftFile() *LeftFile {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_LeftFile); ok {
+			return x.LeftFile
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetLeftData() []byte {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_LeftData); ok {
+			return x.LeftData
+		}
+	}
+	return nil
+}
+
 type isRunEvent_Event interface {
 	isRunEvent_Event()
 }
@@ -1314,6 +1361,16 @@ type RunEvent_Cleanup struct {
 	Cleanup *Cleanup `protobuf:"bytes,10,opt,name=cleanup,proto3,oneof"`
 }
 
+type RunEvent_LeftFile struct {
+	// After "exited", once no process of the box is left: one file that comes
+	// back, and after it its bytes, in pieces of at most 256 KiB.
+	LeftFile *LeftFile `protobuf:"bytes,11,opt,name=left_file,json=leftFile,proto3,oneof"`
+}
+
+type RunEvent_LeftData struct {
+	LeftData []byte `protobuf:"bytes,12,opt,name=left_data,json=leftData,proto3,oneof"`
+}
+
 func (*RunEvent_Queued) isRunEvent_Event() {}
 
 func (*RunEvent_Admitted) isRunEvent_Event() {}
@@ -1334,6 +1391,282 @@ func (*RunEvent_Record) isRunEvent_Event() {}
 
 func (*RunEvent_Cleanup) isRunEvent_Event() {}
 
+func (*RunEvent_LeftFile) isRunEvent_Event() {}
+
+func (*RunEvent_LeftData) isRunEvent_Event() {}
+
+// LeftFile is a regular file or a folder that the program left in its working
+// folder, new or changed.
+type LeftFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Relative path, "/" between its parts: a name that RunFile could have too.
+	Name  string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Bytes int64  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Whether its owner may execute it.
+	Executable bool `protobuf:"varint,3,opt,name=executable,proto3" json:"executable,omitempty"`
+	// A folder: no data follows.
+	Folder        bool `protobuf:"varint,4,opt,name=folder,proto3" json:"folder,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeftFile) Reset() {
+	*x = LeftFile{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeftFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeftFile) ProtoMessage() {}
+
+func (x *LeftFile) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeftFile.ProtoReflect.Descriptor instead.
+func (*LeftFile) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *LeftFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LeftFile) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *LeftFile) GetExecutable() bool {
+	if x != nil {
+		return x.Executable
+	}
+	return false
+}
+
+func (x *LeftFile) GetFolder() bool {
+	if x != nil {
+		return x.Folder
+	}
+	return false
+}
+
+// Left is what the program left in its working folder.
+type Left struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that came back as left_file and left_data, in the same order.
+	Files []*LeftFile `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	// Those that did not, sorted by their names, as far as they could be listed.
+	Others []*NotReturned `protobuf:"bytes,2,rep,name=others,proto3" json:"others,omitempty"`
+	// Those that are in neither list, by reason.
+	Unlisted []*LeftCount `protobuf:"bytes,3,rep,name=unlisted,proto3" json:"unlisted,omitempty"`
+	// Whether everything that was left is accounted for. If not, "unknown" of the
+	// record says why.
+	Complete      bool `protobuf:"varint,4,opt,name=complete,proto3" json:"complete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Left) Reset() {
+	*x = Left{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Left) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Left) ProtoMessage() {}
+
+func (x *Left) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Left.ProtoReflect.Descriptor instead.
+func (*Left) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Left) GetFiles() []*LeftFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *Left) GetOthers() []*NotReturned {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
+func (x *Left) GetUnlisted() []*LeftCount {
+	if x != nil {
+		return x.Unlisted
+	}
+	return nil
+}
+
+func (x *Left) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+// NotReturned is something in the working folder that did not come back.
+type NotReturned struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As text that can be shown, cut at 255 bytes; not always the name itself.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Size as stat(2) gives it, 0 for what is no regular file.
+	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// One of the Left constants of package api.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NotReturned) Reset() {
+	*x = NotReturned{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NotReturned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NotReturned) ProtoMessage() {}
+
+func (x *NotReturned) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NotReturned.ProtoReflect.Descriptor instead.
+func (*NotReturned) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *NotReturned) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NotReturned) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *NotReturned) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// LeftCount is how many there are that no list has.
+type LeftCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Count         int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeftCount) Reset() {
+	*x = LeftCount{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeftCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeftCount) ProtoMessage() {}
+
+func (x *LeftCount) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeftCount.ProtoReflect.Descriptor instead.
+func (*LeftCount) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *LeftCount) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LeftCount) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *LeftCount) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // Queued says that the run waits for room, and is sent when that begins.
 type Queued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1345,7 +1678,7 @@ type Queued struct {
 
 func (x *Queued) Reset() {
 	*x = Queued{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1690,7 @@ func (x *Queued) String() string {
 func (*Queued) ProtoMessage() {}
 
 func (x *Queued) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1703,7 @@ func (x *Queued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queued.ProtoReflect.Descriptor instead.
 func (*Queued) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Queued) GetAhead() uint32 {
@@ -1390,7 +1723,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1735,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1748,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Admitted) GetQueuedNs() int64 {
@@ -1442,7 +1775,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1787,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1800,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Check) GetSetting() string {
@@ -1523,7 +1856,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1868,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1881,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Started) GetAtNs() int64 {
@@ -1570,7 +1903,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1582,7 +1915,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1595,7 +1928,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Output) GetStream() uint32 {
@@ -1625,7 +1958,7 @@ type Sample struct {
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1637,7 +1970,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1650,7 +1983,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Sample) GetAfterNs() int64 {
@@ -1694,7 +2027,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +2039,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,7 +2052,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Exited) GetEnding() *Ending {
@@ -1760,7 +2093,7 @@ type Ending struct {
 
 func (x *Ending) Reset() {
 	*x = Ending{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +2105,7 @@ func (x *Ending) String() string {
 func (*Ending) ProtoMessage() {}
 
 func (x *Ending) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +2118,7 @@ func (x *Ending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ending.ProtoReflect.Descriptor instead.
 func (*Ending) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Ending) GetHow() string {
@@ -1828,7 +2161,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +2173,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +2186,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Exit) GetKnown() bool {
@@ -1881,7 +2214,7 @@ type Number struct {
 
 func (x *Number) Reset() {
 	*x = Number{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +2226,7 @@ func (x *Number) String() string {
 func (*Number) ProtoMessage() {}
 
 func (x *Number) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +2239,7 @@ func (x *Number) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Number.ProtoReflect.Descriptor instead.
 func (*Number) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Number) GetValue() int64 {
@@ -1947,7 +2280,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1959,7 +2292,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1972,7 +2305,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Counters) GetFinal() bool {
@@ -2074,7 +2407,7 @@ type Printed struct {
 
 func (x *Printed) Reset() {
 	*x = Printed{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2419,7 @@ func (x *Printed) String() string {
 func (*Printed) ProtoMessage() {}
 
 func (x *Printed) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2432,7 @@ func (x *Printed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Printed.ProtoReflect.Descriptor instead.
 func (*Printed) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Printed) GetBytes() int64 {
@@ -2142,7 +2475,7 @@ type FileSum struct {
 
 func (x *FileSum) Reset() {
 	*x = FileSum{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2487,7 @@ func (x *FileSum) String() string {
 func (*FileSum) ProtoMessage() {}
 
 func (x *FileSum) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2500,7 @@ func (x *FileSum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileSum.ProtoReflect.Descriptor instead.
 func (*FileSum) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *FileSum) GetName() string {
@@ -2205,7 +2538,7 @@ type Confirmation struct {
 
 func (x *Confirmation) Reset() {
 	*x = Confirmation{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2550,7 @@ func (x *Confirmation) String() string {
 func (*Confirmation) ProtoMessage() {}
 
 func (x *Confirmation) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2563,7 @@ func (x *Confirmation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Confirmation.ProtoReflect.Descriptor instead.
 func (*Confirmation) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Confirmation) GetSource() string {
@@ -2265,7 +2598,7 @@ type Cleanup struct {
 
 func (x *Cleanup) Reset() {
 	*x = Cleanup{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2277,7 +2610,7 @@ func (x *Cleanup) String() string {
 func (*Cleanup) ProtoMessage() {}
 
 func (x *Cleanup) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2290,7 +2623,7 @@ func (x *Cleanup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cleanup.ProtoReflect.Descriptor instead.
 func (*Cleanup) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Cleanup) GetStatus() string {
@@ -2317,7 +2650,7 @@ type Unknown struct {
 
 func (x *Unknown) Reset() {
 	*x = Unknown{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2662,7 @@ func (x *Unknown) String() string {
 func (*Unknown) ProtoMessage() {}
 
 func (x *Unknown) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2675,7 @@ func (x *Unknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unknown.ProtoReflect.Descriptor instead.
 func (*Unknown) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Unknown) GetFact() string {
@@ -2396,14 +2729,16 @@ type RunRecord struct {
 	Limits  *Limits `protobuf:"bytes,25,opt,name=limits,proto3" json:"limits,omitempty"`
 	// Whether a shell had been opened in this boot when the run ended, before the
 	// run or during it.
-	ShellEnabled  bool `protobuf:"varint,26,opt,name=shell_enabled,json=shellEnabled,proto3" json:"shell_enabled,omitempty"`
+	ShellEnabled bool `protobuf:"varint,26,opt,name=shell_enabled,json=shellEnabled,proto3" json:"shell_enabled,omitempty"`
+	// What the program left; missing: it was not looked at.
+	Left          *Left `protobuf:"bytes,27,opt,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunRecord) Reset() {
 	*x = RunRecord{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2415,7 +2750,7 @@ func (x *RunRecord) String() string {
 func (*RunRecord) ProtoMessage() {}
 
 func (x *RunRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2428,7 +2763,7 @@ func (x *RunRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRecord.ProtoReflect.Descriptor instead.
 func (*RunRecord) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RunRecord) GetId() string {
@@ -2613,6 +2948,13 @@ func (x *RunRecord) GetShellEnabled() bool {
 	return false
 }
 
+func (x *RunRecord) GetLeft() *Left {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
 type CancelRunRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2622,7 +2964,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2634,7 +2976,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2647,7 +2989,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -2665,7 +3007,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2677,7 +3019,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2690,7 +3032,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 type BuildRequest struct {
@@ -2707,7 +3049,7 @@ type BuildRequest struct {
 
 func (x *BuildRequest) Reset() {
 	*x = BuildRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +3061,7 @@ func (x *BuildRequest) String() string {
 func (*BuildRequest) ProtoMessage() {}
 
 func (x *BuildRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +3074,7 @@ func (x *BuildRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuildRequest.ProtoReflect.Descriptor instead.
 func (*BuildRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *BuildRequest) GetImage() string {
@@ -2777,7 +3119,7 @@ type BuildEvent struct {
 
 func (x *BuildEvent) Reset() {
 	*x = BuildEvent{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +3131,7 @@ func (x *BuildEvent) String() string {
 func (*BuildEvent) ProtoMessage() {}
 
 func (x *BuildEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +3144,7 @@ func (x *BuildEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuildEvent.ProtoReflect.Descriptor instead.
 func (*BuildEvent) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *BuildEvent) GetEvent() isBuildEvent_Event {
@@ -2875,7 +3217,7 @@ type BuildEnd struct {
 
 func (x *BuildEnd) Reset() {
 	*x = BuildEnd{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +3229,7 @@ func (x *BuildEnd) String() string {
 func (*BuildEnd) ProtoMessage() {}
 
 func (x *BuildEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +3242,7 @@ func (x *BuildEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuildEnd.ProtoReflect.Descriptor instead.
 func (*BuildEnd) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *BuildEnd) GetEnding() *Ending {
@@ -2941,7 +3283,7 @@ type OpenShellRequest struct {
 
 func (x *OpenShellRequest) Reset() {
 	*x = OpenShellRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2953,7 +3295,7 @@ func (x *OpenShellRequest) String() string {
 func (*OpenShellRequest) ProtoMessage() {}
 
 func (x *OpenShellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2966,7 +3308,7 @@ func (x *OpenShellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenShellRequest.ProtoReflect.Descriptor instead.
 func (*OpenShellRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *OpenShellRequest) GetClientKey() []byte {
@@ -2987,7 +3329,7 @@ type OpenShellResponse struct {
 
 func (x *OpenShellResponse) Reset() {
 	*x = OpenShellResponse{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2999,7 +3341,7 @@ func (x *OpenShellResponse) String() string {
 func (*OpenShellResponse) ProtoMessage() {}
 
 func (x *OpenShellResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3012,7 +3354,7 @@ func (x *OpenShellResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenShellResponse.ProtoReflect.Descriptor instead.
 func (*OpenShellResponse) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *OpenShellResponse) GetHostKey() []byte {
@@ -3087,7 +3429,7 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x03 \x01(\fH\x00R\x04data\x12'\n" +
 	"\x02go\x18\x04 \x01(\v2\x15.pybox.agent.v1.RunGoH\x00R\x02go\x12\x16\n" +
 	"\x05stdin\x18\x05 \x01(\fH\x00R\x05stdinB\x06\n" +
-	"\x04part\"\xa9\x02\n" +
+	"\x04part\"\xfa\x02\n" +
 	"\bRunStart\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -3100,7 +3442,11 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\fstdout_bytes\x18\b \x01(\x03R\vstdoutBytes\x12!\n" +
 	"\fstderr_bytes\x18\t \x01(\x03R\vstderrBytes\x12\"\n" +
 	"\rqueue_wait_ns\x18\n" +
-	" \x01(\x03R\vqueueWaitNs\"\x9a\x01\n" +
+	" \x01(\x03R\vqueueWaitNs\x12\x14\n" +
+	"\x05files\x18\v \x01(\x03R\x05files\x12\x1f\n" +
+	"\vfiles_bytes\x18\f \x01(\x03R\n" +
+	"filesBytes\x12\x18\n" +
+	"\acollect\x18\r \x01(\bR\acollect\"\x9a\x01\n" +
 	"\x06Limits\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x03R\vmemoryBytes\x12\x12\n" +
 	"\x04pids\x18\x02 \x01(\x03R\x04pids\x12\x1b\n" +
@@ -3117,7 +3463,7 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"executable\x12\x16\n" +
 	"\x06folder\x18\x04 \x01(\bR\x06folder\"\x1d\n" +
 	"\x05RunGo\x12\x14\n" +
-	"\x05stdin\x18\x01 \x01(\bR\x05stdin\"\x90\x04\n" +
+	"\x05stdin\x18\x01 \x01(\bR\x05stdin\"\xe8\x04\n" +
 	"\bRunEvent\x120\n" +
 	"\x06queued\x18\x01 \x01(\v2\x16.pybox.agent.v1.QueuedH\x00R\x06queued\x126\n" +
 	"\badmitted\x18\x02 \x01(\v2\x18.pybox.agent.v1.AdmittedH\x00R\badmitted\x12-\n" +
@@ -3129,8 +3475,30 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x06exited\x18\b \x01(\v2\x16.pybox.agent.v1.ExitedH\x00R\x06exited\x123\n" +
 	"\x06record\x18\t \x01(\v2\x19.pybox.agent.v1.RunRecordH\x00R\x06record\x123\n" +
 	"\acleanup\x18\n" +
-	" \x01(\v2\x17.pybox.agent.v1.CleanupH\x00R\acleanupB\a\n" +
-	"\x05event\"\x1e\n" +
+	" \x01(\v2\x17.pybox.agent.v1.CleanupH\x00R\acleanup\x127\n" +
+	"\tleft_file\x18\v \x01(\v2\x18.pybox.agent.v1.LeftFileH\x00R\bleftFile\x12\x1d\n" +
+	"\tleft_data\x18\f \x01(\fH\x00R\bleftDataB\a\n" +
+	"\x05event\"l\n" +
+	"\bLeftFile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1e\n" +
+	"\n" +
+	"executable\x18\x03 \x01(\bR\n" +
+	"executable\x12\x16\n" +
+	"\x06folder\x18\x04 \x01(\bR\x06folder\"\xbe\x01\n" +
+	"\x04Left\x12.\n" +
+	"\x05files\x18\x01 \x03(\v2\x18.pybox.agent.v1.LeftFileR\x05files\x123\n" +
+	"\x06others\x18\x02 \x03(\v2\x1b.pybox.agent.v1.NotReturnedR\x06others\x125\n" +
+	"\bunlisted\x18\x03 \x03(\v2\x19.pybox.agent.v1.LeftCountR\bunlisted\x12\x1a\n" +
+	"\bcomplete\x18\x04 \x01(\bR\bcomplete\"O\n" +
+	"\vNotReturned\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"O\n" +
+	"\tLeftCount\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\"\x1e\n" +
 	"\x06Queued\x12\x14\n" +
 	"\x05ahead\x18\x01 \x01(\rR\x05ahead\"'\n" +
 	"\bAdmitted\x12\x1b\n" +
@@ -3201,7 +3569,7 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\rconfirmations\x18\x02 \x03(\v2\x1c.pybox.agent.v1.ConfirmationR\rconfirmations\"/\n" +
 	"\aUnknown\x12\x12\n" +
 	"\x04fact\x18\x01 \x01(\tR\x04fact\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why\"\x87\b\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\xb1\b\n" +
 	"\tRunRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
 	"\x06ending\x18\x02 \x01(\v2\x16.pybox.agent.v1.EndingR\x06ending\x12(\n" +
@@ -3230,7 +3598,8 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x04args\x18\x17 \x03(\tR\x04args\x12\x19\n" +
 	"\btimer_ns\x18\x18 \x01(\x03R\atimerNs\x12.\n" +
 	"\x06limits\x18\x19 \x01(\v2\x16.pybox.agent.v1.LimitsR\x06limits\x12#\n" +
-	"\rshell_enabled\x18\x1a \x01(\bR\fshellEnabled\"\"\n" +
+	"\rshell_enabled\x18\x1a \x01(\bR\fshellEnabled\x12(\n" +
+	"\x04left\x18\x1b \x01(\v2\x14.pybox.agent.v1.LeftR\x04left\"\"\n" +
 	"\x10CancelRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x13\n" +
 	"\x11CancelRunResponse\"\x97\x01\n" +
@@ -3279,7 +3648,7 @@ func file_agent_api_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_api_v1_agent_proto_rawDescData
 }
 
-var file_agent_api_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_agent_api_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_agent_api_v1_agent_proto_goTypes = []any{
 	(*HelloRequest)(nil),      // 0: pybox.agent.v1.HelloRequest
 	(*HelloResponse)(nil),     // 1: pybox.agent.v1.HelloResponse
@@ -3296,99 +3665,108 @@ var file_agent_api_v1_agent_proto_goTypes = []any{
 	(*RunFile)(nil),           // 12: pybox.agent.v1.RunFile
 	(*RunGo)(nil),             // 13: pybox.agent.v1.RunGo
 	(*RunEvent)(nil),          // 14: pybox.agent.v1.RunEvent
-	(*Queued)(nil),            // 15: pybox.agent.v1.Queued
-	(*Admitted)(nil),          // 16: pybox.agent.v1.Admitted
-	(*Check)(nil),             // 17: pybox.agent.v1.Check
-	(*Started)(nil),           // 18: pybox.agent.v1.Started
-	(*Output)(nil),            // 19: pybox.agent.v1.Output
-	(*Sample)(nil),            // 20: pybox.agent.v1.Sample
-	(*Exited)(nil),            // 21: pybox.agent.v1.Exited
-	(*Ending)(nil),            // 22: pybox.agent.v1.Ending
-	(*Exit)(nil),              // 23: pybox.agent.v1.Exit
-	(*Number)(nil),            // 24: pybox.agent.v1.Number
-	(*Counters)(nil),          // 25: pybox.agent.v1.Counters
-	(*Printed)(nil),           // 26: pybox.agent.v1.Printed
-	(*FileSum)(nil),           // 27: pybox.agent.v1.FileSum
-	(*Confirmation)(nil),      // 28: pybox.agent.v1.Confirmation
-	(*Cleanup)(nil),           // 29: pybox.agent.v1.Cleanup
-	(*Unknown)(nil),           // 30: pybox.agent.v1.Unknown
-	(*RunRecord)(nil),         // 31: pybox.agent.v1.RunRecord
-	(*CancelRunRequest)(nil),  // 32: pybox.agent.v1.CancelRunRequest
-	(*CancelRunResponse)(nil), // 33: pybox.agent.v1.CancelRunResponse
-	(*BuildRequest)(nil),      // 34: pybox.agent.v1.BuildRequest
-	(*BuildEvent)(nil),        // 35: pybox.agent.v1.BuildEvent
-	(*BuildEnd)(nil),          // 36: pybox.agent.v1.BuildEnd
-	(*OpenShellRequest)(nil),  // 37: pybox.agent.v1.OpenShellRequest
-	(*OpenShellResponse)(nil), // 38: pybox.agent.v1.OpenShellResponse
-	nil,                       // 39: pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
+	(*LeftFile)(nil),          // 15: pybox.agent.v1.LeftFile
+	(*Left)(nil),              // 16: pybox.agent.v1.Left
+	(*NotReturned)(nil),       // 17: pybox.agent.v1.NotReturned
+	(*LeftCount)(nil),         // 18: pybox.agent.v1.LeftCount
+	(*Queued)(nil),            // 19: pybox.agent.v1.Queued
+	(*Admitted)(nil),          // 20: pybox.agent.v1.Admitted
+	(*Check)(nil),             // 21: pybox.agent.v1.Check
+	(*Started)(nil),           // 22: pybox.agent.v1.Started
+	(*Output)(nil),            // 23: pybox.agent.v1.Output
+	(*Sample)(nil),            // 24: pybox.agent.v1.Sample
+	(*Exited)(nil),            // 25: pybox.agent.v1.Exited
+	(*Ending)(nil),            // 26: pybox.agent.v1.Ending
+	(*Exit)(nil),              // 27: pybox.agent.v1.Exit
+	(*Number)(nil),            // 28: pybox.agent.v1.Number
+	(*Counters)(nil),          // 29: pybox.agent.v1.Counters
+	(*Printed)(nil),           // 30: pybox.agent.v1.Printed
+	(*FileSum)(nil),           // 31: pybox.agent.v1.FileSum
+	(*Confirmation)(nil),      // 32: pybox.agent.v1.Confirmation
+	(*Cleanup)(nil),           // 33: pybox.agent.v1.Cleanup
+	(*Unknown)(nil),           // 34: pybox.agent.v1.Unknown
+	(*RunRecord)(nil),         // 35: pybox.agent.v1.RunRecord
+	(*CancelRunRequest)(nil),  // 36: pybox.agent.v1.CancelRunRequest
+	(*CancelRunResponse)(nil), // 37: pybox.agent.v1.CancelRunResponse
+	(*BuildRequest)(nil),      // 38: pybox.agent.v1.BuildRequest
+	(*BuildEvent)(nil),        // 39: pybox.agent.v1.BuildEvent
+	(*BuildEnd)(nil),          // 40: pybox.agent.v1.BuildEnd
+	(*OpenShellRequest)(nil),  // 41: pybox.agent.v1.OpenShellRequest
+	(*OpenShellResponse)(nil), // 42: pybox.agent.v1.OpenShellResponse
+	nil,                       // 43: pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
 }
 var file_agent_api_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: pybox.agent.v1.HelloResponse.stages:type_name -> pybox.agent.v1.Stage
-	39, // 1: pybox.agent.v1.HelloResponse.runtime_versions:type_name -> pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
+	43, // 1: pybox.agent.v1.HelloResponse.runtime_versions:type_name -> pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
 	10, // 2: pybox.agent.v1.RunRequest.start:type_name -> pybox.agent.v1.RunStart
 	12, // 3: pybox.agent.v1.RunRequest.file:type_name -> pybox.agent.v1.RunFile
 	13, // 4: pybox.agent.v1.RunRequest.go:type_name -> pybox.agent.v1.RunGo
 	11, // 5: pybox.agent.v1.RunStart.limits:type_name -> pybox.agent.v1.Limits
-	15, // 6: pybox.agent.v1.RunEvent.queued:type_name -> pybox.agent.v1.Queued
-	16, // 7: pybox.agent.v1.RunEvent.admitted:type_name -> pybox.agent.v1.Admitted
+	19, // 6: pybox.agent.v1.RunEvent.queued:type_name -> pybox.agent.v1.Queued
+	20, // 7: pybox.agent.v1.RunEvent.admitted:type_name -> pybox.agent.v1.Admitted
 	2,  // 8: pybox.agent.v1.RunEvent.stage:type_name -> pybox.agent.v1.Stage
-	17, // 9: pybox.agent.v1.RunEvent.check:type_name -> pybox.agent.v1.Check
-	18, // 10: pybox.agent.v1.RunEvent.started:type_name -> pybox.agent.v1.Started
-	19, // 11: pybox.agent.v1.RunEvent.output:type_name -> pybox.agent.v1.Output
-	20, // 12: pybox.agent.v1.RunEvent.sample:type_name -> pybox.agent.v1.Sample
-	21, // 13: pybox.agent.v1.RunEvent.exited:type_name -> pybox.agent.v1.Exited
-	31, // 14: pybox.agent.v1.RunEvent.record:type_name -> pybox.agent.v1.RunRecord
-	29, // 15: pybox.agent.v1.RunEvent.cleanup:type_name -> pybox.agent.v1.Cleanup
-	22, // 16: pybox.agent.v1.Exited.ending:type_name -> pybox.agent.v1.Ending
-	23, // 17: pybox.agent.v1.Exited.exit:type_name -> pybox.agent.v1.Exit
-	24, // 18: pybox.agent.v1.Counters.memory_peak_bytes:type_name -> pybox.agent.v1.Number
-	24, // 19: pybox.agent.v1.Counters.pids_peak:type_name -> pybox.agent.v1.Number
-	24, // 20: pybox.agent.v1.Counters.cpu_usec:type_name -> pybox.agent.v1.Number
-	24, // 21: pybox.agent.v1.Counters.throttled_periods:type_name -> pybox.agent.v1.Number
-	24, // 22: pybox.agent.v1.Counters.throttled_usec:type_name -> pybox.agent.v1.Number
-	24, // 23: pybox.agent.v1.Counters.oom:type_name -> pybox.agent.v1.Number
-	24, // 24: pybox.agent.v1.Counters.oom_kill:type_name -> pybox.agent.v1.Number
-	24, // 25: pybox.agent.v1.Counters.oom_group_kill:type_name -> pybox.agent.v1.Number
-	24, // 26: pybox.agent.v1.Counters.pids_max_hits:type_name -> pybox.agent.v1.Number
-	24, // 27: pybox.agent.v1.Counters.periods:type_name -> pybox.agent.v1.Number
-	28, // 28: pybox.agent.v1.Cleanup.confirmations:type_name -> pybox.agent.v1.Confirmation
-	22, // 29: pybox.agent.v1.RunRecord.ending:type_name -> pybox.agent.v1.Ending
-	23, // 30: pybox.agent.v1.RunRecord.exit:type_name -> pybox.agent.v1.Exit
-	17, // 31: pybox.agent.v1.RunRecord.checks:type_name -> pybox.agent.v1.Check
-	2,  // 32: pybox.agent.v1.RunRecord.stages:type_name -> pybox.agent.v1.Stage
-	25, // 33: pybox.agent.v1.RunRecord.counters:type_name -> pybox.agent.v1.Counters
-	20, // 34: pybox.agent.v1.RunRecord.samples:type_name -> pybox.agent.v1.Sample
-	26, // 35: pybox.agent.v1.RunRecord.stdout:type_name -> pybox.agent.v1.Printed
-	26, // 36: pybox.agent.v1.RunRecord.stderr:type_name -> pybox.agent.v1.Printed
-	29, // 37: pybox.agent.v1.RunRecord.cleanup:type_name -> pybox.agent.v1.Cleanup
-	30, // 38: pybox.agent.v1.RunRecord.unknown:type_name -> pybox.agent.v1.Unknown
-	27, // 39: pybox.agent.v1.RunRecord.inputs:type_name -> pybox.agent.v1.FileSum
-	11, // 40: pybox.agent.v1.RunRecord.limits:type_name -> pybox.agent.v1.Limits
-	11, // 41: pybox.agent.v1.BuildRequest.limits:type_name -> pybox.agent.v1.Limits
-	36, // 42: pybox.agent.v1.BuildEvent.end:type_name -> pybox.agent.v1.BuildEnd
-	22, // 43: pybox.agent.v1.BuildEnd.ending:type_name -> pybox.agent.v1.Ending
-	23, // 44: pybox.agent.v1.BuildEnd.exit:type_name -> pybox.agent.v1.Exit
-	0,  // 45: pybox.agent.v1.AgentService.Hello:input_type -> pybox.agent.v1.HelloRequest
-	3,  // 46: pybox.agent.v1.AgentService.SetTime:input_type -> pybox.agent.v1.SetTimeRequest
-	5,  // 47: pybox.agent.v1.AgentService.Status:input_type -> pybox.agent.v1.StatusRequest
-	7,  // 48: pybox.agent.v1.AgentService.PowerOff:input_type -> pybox.agent.v1.PowerOffRequest
-	9,  // 49: pybox.agent.v1.AgentService.Run:input_type -> pybox.agent.v1.RunRequest
-	32, // 50: pybox.agent.v1.AgentService.CancelRun:input_type -> pybox.agent.v1.CancelRunRequest
-	34, // 51: pybox.agent.v1.AgentService.Build:input_type -> pybox.agent.v1.BuildRequest
-	37, // 52: pybox.agent.v1.AgentService.OpenShell:input_type -> pybox.agent.v1.OpenShellRequest
-	1,  // 53: pybox.agent.v1.AgentService.Hello:output_type -> pybox.agent.v1.HelloResponse
-	4,  // 54: pybox.agent.v1.AgentService.SetTime:output_type -> pybox.agent.v1.SetTimeResponse
-	6,  // 55: pybox.agent.v1.AgentService.Status:output_type -> pybox.agent.v1.StatusResponse
-	8,  // 56: pybox.agent.v1.AgentService.PowerOff:output_type -> pybox.agent.v1.PowerOffResponse
-	14, // 57: pybox.agent.v1.AgentService.Run:output_type -> pybox.agent.v1.RunEvent
-	33, // 58: pybox.agent.v1.AgentService.CancelRun:output_type -> pybox.agent.v1.CancelRunResponse
-	35, // 59: pybox.agent.v1.AgentService.Build:output_type -> pybox.agent.v1.BuildEvent
-	38, // 60: pybox.agent.v1.AgentService.OpenShell:output_type -> pybox.agent.v1.OpenShellResponse
-	53, // [53:61] is the sub-list for method output_type
-	45, // [45:53] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	21, // 9: pybox.agent.v1.RunEvent.check:type_name -> pybox.agent.v1.Check
+	22, // 10: pybox.agent.v1.RunEvent.started:type_name -> pybox.agent.v1.Started
+	23, // 11: pybox.agent.v1.RunEvent.output:type_name -> pybox.agent.v1.Output
+	24, // 12: pybox.agent.v1.RunEvent.sample:type_name -> pybox.agent.v1.Sample
+	25, // 13: pybox.agent.v1.RunEvent.exited:type_name -> pybox.agent.v1.Exited
+	35, // 14: pybox.agent.v1.RunEvent.record:type_name -> pybox.agent.v1.RunRecord
+	33, // 15: pybox.agent.v1.RunEvent.cleanup:type_name -> pybox.agent.v1.Cleanup
+	15, // 16: pybox.agent.v1.RunEvent.left_file:type_name -> pybox.agent.v1.LeftFile
+	15, // 17: pybox.agent.v1.Left.files:type_name -> pybox.agent.v1.LeftFile
+	17, // 18: pybox.agent.v1.Left.others:type_name -> pybox.agent.v1.NotReturned
+	18, // 19: pybox.agent.v1.Left.unlisted:type_name -> pybox.agent.v1.LeftCount
+	26, // 20: pybox.agent.v1.Exited.ending:type_name -> pybox.agent.v1.Ending
+	27, // 21: pybox.agent.v1.Exited.exit:type_name -> pybox.agent.v1.Exit
+	28, // 22: pybox.agent.v1.Counters.memory_peak_bytes:type_name -> pybox.agent.v1.Number
+	28, // 23: pybox.agent.v1.Counters.pids_peak:type_name -> pybox.agent.v1.Number
+	28, // 24: pybox.agent.v1.Counters.cpu_usec:type_name -> pybox.agent.v1.Number
+	28, // 25: pybox.agent.v1.Counters.throttled_periods:type_name -> pybox.agent.v1.Number
+	28, // 26: pybox.agent.v1.Counters.throttled_usec:type_name -> pybox.agent.v1.Number
+	28, // 27: pybox.agent.v1.Counters.oom:type_name -> pybox.agent.v1.Number
+	28, // 28: pybox.agent.v1.Counters.oom_kill:type_name -> pybox.agent.v1.Number
+	28, // 29: pybox.agent.v1.Counters.oom_group_kill:type_name -> pybox.agent.v1.Number
+	28, // 30: pybox.agent.v1.Counters.pids_max_hits:type_name -> pybox.agent.v1.Number
+	28, // 31: pybox.agent.v1.Counters.periods:type_name -> pybox.agent.v1.Number
+	32, // 32: pybox.agent.v1.Cleanup.confirmations:type_name -> pybox.agent.v1.Confirmation
+	26, // 33: pybox.agent.v1.RunRecord.ending:type_name -> pybox.agent.v1.Ending
+	27, // 34: pybox.agent.v1.RunRecord.exit:type_name -> pybox.agent.v1.Exit
+	21, // 35: pybox.agent.v1.RunRecord.checks:type_name -> pybox.agent.v1.Check
+	2,  // 36: pybox.agent.v1.RunRecord.stages:type_name -> pybox.agent.v1.Stage
+	29, // 37: pybox.agent.v1.RunRecord.counters:type_name -> pybox.agent.v1.Counters
+	24, // 38: pybox.agent.v1.RunRecord.samples:type_name -> pybox.agent.v1.Sample
+	30, // 39: pybox.agent.v1.RunRecord.stdout:type_name -> pybox.agent.v1.Printed
+	30, // 40: pybox.agent.v1.RunRecord.stderr:type_name -> pybox.agent.v1.Printed
+	33, // 41: pybox.agent.v1.RunRecord.cleanup:type_name -> pybox.agent.v1.Cleanup
+	34, // 42: pybox.agent.v1.RunRecord.unknown:type_name -> pybox.agent.v1.Unknown
+	31, // 43: pybox.agent.v1.RunRecord.inputs:type_name -> pybox.agent.v1.FileSum
+	11, // 44: pybox.agent.v1.RunRecord.limits:type_name -> pybox.agent.v1.Limits
+	16, // 45: pybox.agent.v1.RunRecord.left:type_name -> pybox.agent.v1.Left
+	11, // 46: pybox.agent.v1.BuildRequest.limits:type_name -> pybox.agent.v1.Limits
+	40, // 47: pybox.agent.v1.BuildEvent.end:type_name -> pybox.agent.v1.BuildEnd
+	26, // 48: pybox.agent.v1.BuildEnd.ending:type_name -> pybox.agent.v1.Ending
+	27, // 49: pybox.agent.v1.BuildEnd.exit:type_name -> pybox.agent.v1.Exit
+	0,  // 50: pybox.agent.v1.AgentService.Hello:input_type -> pybox.agent.v1.HelloRequest
+	3,  // 51: pybox.agent.v1.AgentService.SetTime:input_type -> pybox.agent.v1.SetTimeRequest
+	5,  // 52: pybox.agent.v1.AgentService.Status:input_type -> pybox.agent.v1.StatusRequest
+	7,  // 53: pybox.agent.v1.AgentService.PowerOff:input_type -> pybox.agent.v1.PowerOffRequest
+	9,  // 54: pybox.agent.v1.AgentService.Run:input_type -> pybox.agent.v1.RunRequest
+	36, // 55: pybox.agent.v1.AgentService.CancelRun:input_type -> pybox.agent.v1.CancelRunRequest
+	38, // 56: pybox.agent.v1.AgentService.Build:input_type -> pybox.agent.v1.BuildRequest
+	41, // 57: pybox.agent.v1.AgentService.OpenShell:input_type -> pybox.agent.v1.OpenShellRequest
+	1,  // 58: pybox.agent.v1.AgentService.Hello:output_type -> pybox.agent.v1.HelloResponse
+	4,  // 59: pybox.agent.v1.AgentService.SetTime:output_type -> pybox.agent.v1.SetTimeResponse
+	6,  // 60: pybox.agent.v1.AgentService.Status:output_type -> pybox.agent.v1.StatusResponse
+	8,  // 61: pybox.agent.v1.AgentService.PowerOff:output_type -> pybox.agent.v1.PowerOffResponse
+	14, // 62: pybox.agent.v1.AgentService.Run:output_type -> pybox.agent.v1.RunEvent
+	37, // 63: pybox.agent.v1.AgentService.CancelRun:output_type -> pybox.agent.v1.CancelRunResponse
+	39, // 64: pybox.agent.v1.AgentService.Build:output_type -> pybox.agent.v1.BuildEvent
+	42, // 65: pybox.agent.v1.AgentService.OpenShell:output_type -> pybox.agent.v1.OpenShellResponse
+	58, // [58:66] is the sub-list for method output_type
+	50, // [50:58] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_agent_api_v1_agent_proto_init() }
@@ -3414,8 +3792,10 @@ func file_agent_api_v1_agent_proto_init() {
 		(*RunEvent_Exited)(nil),
 		(*RunEvent_Record)(nil),
 		(*RunEvent_Cleanup)(nil),
+		(*RunEvent_LeftFile)(nil),
+		(*RunEvent_LeftData)(nil),
 	}
-	file_agent_api_v1_agent_proto_msgTypes[35].OneofWrappers = []any{
+	file_agent_api_v1_agent_proto_msgTypes[39].OneofWrappers = []any{
 		(*BuildEvent_Progress)(nil),
 		(*BuildEvent_Tar)(nil),
 		(*BuildEvent_End)(nil),
@@ -3426,7 +3806,7 @@ func file_agent_api_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_api_v1_agent_proto_rawDesc), len(file_agent_api_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
