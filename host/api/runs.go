@@ -78,8 +78,8 @@ type RunRequest struct {
 	Inputs []InputFile `json:"inputs,omitempty"`
 	// Collect keeps what the program leaves in its working folder, new or
 	// changed, for the client: see PathFile. Without it that is only listed.
-	Collect bool `json:"collect,omitempty"`
-	Limits Limits  `json:"limits,omitzero"`
+	Collect bool   `json:"collect,omitempty"`
+	Limits  Limits `json:"limits,omitzero"`
 	// Watch asks for the events of stages, settings and samples too.
 	Watch bool `json:"watch,omitempty"`
 }
