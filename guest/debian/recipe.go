@@ -1,6 +1,9 @@
 package debian
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Archives, as the folders below http://snapshot.debian.org/archive/ and at the
 // end of a mirror's address name them.
@@ -58,6 +61,27 @@ type Recipe struct {
 	Behind bool
 }
 
+// pythonSeeds are Python with its whole standard library as Debian splits it, but
+// for ensurepip (python3.13-venv), and tkinter and IDLE (python3-tk, idle), which
+// need a display. libc-bin has the locale C.UTF-8, ncurses-base is what curses knows
+// terminals from, and tzdata-legacy has names such as US/Eastern.
+var pythonSeeds = []string{"python3.13", "python3.13-gdbm", "libc-bin", "ncurses-base", "tzdata-legacy"}
+
+// scriptNeeds are what maintainer scripts need, which never run.
+var scriptNeeds = []string{"debconf", "debconf-2.0", "dpkg", "install-info"}
+
+// dataSkip are dependencies of numpy, pandas and matplotlib that no program of a box
+// needs: Debian's name "python3" and its tools, headers, scripts of web pages and
+// tables of Unicode; what a display would be for; and what fonttools has for kinds of
+// fonts and documents that matplotlib neither reads nor writes, with all that hangs on
+// it.
+var dataSkip = []string{
+	"python3", "python3-numpy-dev", "libjs-jquery", "libjs-jquery-ui", "unicode-data",
+	"python3-tk", "python3-pil.imagetk",
+	"python3-brotli", "python3-fs", "python3-lxml", "python3-lz4", "python3-scipy", "python3-sympy",
+	"python3-ufolib2", "python3-unicodedata2", "python3-zopfli",
+}
+
 // Recipes returns the sets that a lock file holds. This is the one place to
 // change when the guest needs other packages.
 func Recipes() []Recipe {
@@ -65,14 +89,12 @@ func Recipes() []Recipe {
 		// The OCI runtime, and one static program for a person who looks inside
 		// (pybox vm shell): the agent itself is a static binary too.
 		{Set: SetRoot, Seeds: []string{"busybox-static", "crun"}},
-		// The image "stdlib": Python with its whole standard library as Debian
-		// splits it, but for ensurepip (python3.13-venv), and tkinter and IDLE
-		// (python3-tk, idle), which need a display. libc-bin has the locale
-		// C.UTF-8, ncurses-base is what curses knows terminals from, and
-		// tzdata-legacy has names such as US/Eastern. What is skipped is for
-		// maintainer scripts, which never run.
-		{Set: "stdlib", Seeds: []string{"python3.13", "python3.13-gdbm", "libc-bin", "ncurses-base", "tzdata-legacy"},
-			Skip: []string{"debconf", "debconf-2.0", "dpkg", "install-info"}},
+		// The image "stdlib".
+		{Set: "stdlib", Seeds: pythonSeeds, Skip: scriptNeeds},
+		// The image "data". OpenBLAS is several times as fast as the reference BLAS
+		// that numpy depends on otherwise.
+		{Set: "data", Seeds: slices.Concat(pythonSeeds, []string{"libopenblas0-pthread", "python3-matplotlib", "python3-numpy", "python3-pandas"}),
+			Skip: slices.Concat(scriptNeeds, dataSkip)},
 		// The kernel's source. Its dependencies are build tools for a Debian
 		// host and no part of a guest.
 		{Set: SetKernelSource, Arch: ArchAll, Seeds: []string{"linux-source-6.12"}, Alone: true},

@@ -51,7 +51,7 @@ func NewListed(t testing.TB, p Package, depends string) Listed {
 // about again. They have no bodies.
 func ListedIn(t testing.TB, lock *debian.Lock) []Listed {
 	t.Helper()
-	depends := map[string]string{} // by name and architecture
+	depends := map[string][]string{} // by name and architecture
 	var metas []Listed
 	for _, r := range debian.Recipes() {
 		for _, s := range lock.Sets {
@@ -64,7 +64,13 @@ func ListedIn(t testing.TB, lock *debian.Lock) []Listed {
 			}
 			for _, seed := range r.Seeds {
 				seed = strings.ReplaceAll(seed, "$arch", s.Arch)
-				depends[seed+" "+s.Arch] = strings.Join(all, ", ")
+				id := seed + " " + s.Arch
+				if old, shared := depends[id]; shared {
+					// A seed of two sets brings what both have.
+					depends[id] = slices.DeleteFunc(old, func(p string) bool { return !slices.Contains(all, p) })
+				} else {
+					depends[id] = slices.Clone(all)
+				}
 				if r.Behind {
 					meta := s.Packages[0]
 					meta.Name, meta.Path = seed, "pool/main/"+seed+".deb"
@@ -84,7 +90,7 @@ func ListedIn(t testing.TB, lock *debian.Lock) []Listed {
 		}
 	}
 	for i, p := range list {
-		list[i].Depends = depends[p.Name+" "+p.Arch]
+		list[i].Depends = strings.Join(depends[p.Name+" "+p.Arch], ", ")
 	}
 	return list
 }
