@@ -32,7 +32,7 @@ const HostCID = 2
 // Bounds of the protocol, held by both sides.
 const (
 	// MaxMessageBytes bounds one message, before and after decoding.
-	MaxMessageBytes = 1 << 20
+	MaxMessageBytes = 2 << 20
 	// MaxHeaderBytes bounds the headers of one request or response.
 	MaxHeaderBytes = 16 << 10
 	// MaxRecordsBytes bounds the records of PID 1 on the wire.

@@ -38,14 +38,18 @@ const (
 // LeftCount.reason.
 const (
 	LeftNotAsked   = "not_asked"  // RunStart.collect is false
-	LeftTooMany    = "too_many"   // RunStart.files is reached
+	LeftTooMany    = "too_many"   // RunStart.files is reached, or MaxNames
 	LeftTooLarge   = "too_large"  // RunStart.files_bytes would be exceeded
-	LeftTooDeep    = "too_deep"   // more folders above it than are looked into
+	LeftTooDeep    = "too_deep"   // below more folders than are looked into; a folder stands for what is in it
 	LeftName       = "name"       // no name that RunFile could have
 	LeftLink       = "link"       // a symbolic link
 	LeftSpecial    = "special"    // neither file nor folder
 	LeftUnreadable = "unreadable" // it could not be read
 )
+
+// FactLeft is the fact of RunRecord.unknown where Left.complete is false, or where
+// a program's end was seen and not its working folder.
+const FactLeft = "program.files"
 
 // Kinds of boxes: RunRecord.box_kind.
 const (

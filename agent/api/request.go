@@ -74,6 +74,10 @@ func CheckRunStart(m *agentv1.RunStart) error {
 		},
 		func() error { return checkRange("kept standard error", m.GetStderrBytes(), 0, MaxOutputBytes, "bytes") },
 		func() error { return checkTime("wait for room", m.GetQueueWaitNs(), 0, MaxQueueWait) },
+		func() error { return checkRange("number of files", m.GetFiles(), 0, MaxLeft, "files and folders") },
+		func() error {
+			return checkRange("size of the files", m.GetFilesBytes(), 0, MaxMemoryBytes, "bytes together")
+		},
 	)
 	return asRequestError(err)
 }

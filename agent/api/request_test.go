@@ -25,7 +25,7 @@ func goodStart() *agentv1.RunStart {
 		Id: "5319e024", Image: "img-0123456789abcdef", Program: "main.py",
 		Args: []string{"--name", "Zoë", ""}, Env: []string{"A=1", "_b2=x=y", "EMPTY="},
 		Limits: goodLimits(), TimeoutNs: int64(2 * time.Second), StdoutBytes: 1 << 20, StderrBytes: 0,
-		QueueWaitNs: int64(time.Minute),
+		QueueWaitNs: int64(time.Minute), Files: 32, FilesBytes: 32 << 20, Collect: true,
 	}
 }
 
@@ -78,6 +78,10 @@ func TestCheckRunStart(t *testing.T) {
 		"kept standard output of -1":                         func(m *agentv1.RunStart) { m.StdoutBytes = -1 },
 		"kept standard error of 1677":                        func(m *agentv1.RunStart) { m.StderrBytes = 16<<20 + 1 },
 		"wait for room of -1ns":                              func(m *agentv1.RunStart) { m.QueueWaitNs = -1 },
+		"number of files of -1":                              func(m *agentv1.RunStart) { m.Files = -1 },
+		"number of files of 1025: want 0 to 1024":            func(m *agentv1.RunStart) { m.Files = 1025 },
+		"size of the files of -1":                            func(m *agentv1.RunStart) { m.FilesBytes = -1 },
+		"size of the files of 1099511627777":                 func(m *agentv1.RunStart) { m.FilesBytes = 1<<40 + 1 },
 	} {
 		m := goodStart()
 		spoil(m)

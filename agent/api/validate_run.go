@@ -42,8 +42,14 @@ const (
 	// and MaxNotReturned the list of those that do not.
 	MaxLeft        = 1024
 	MaxNotReturned = 256
-	// maxInputNames bounds the names of those together.
-	maxInputNames = 192 << 10
+	// MaxNames bounds the names of all inputs together, and once more of
+	// everything that comes back.
+	MaxNames = 192 << 10
+	// MaxLeftName bounds the name of what does not come back, as it is shown.
+	MaxLeftName = 255
+	// MaxLeftSize bounds the sizes of what does not come back, and their sums:
+	// a larger one is given as this. JSON holds it exactly.
+	MaxLeftSize = 1<<53 - 1
 	// maxWords and maxWordBytes bound the arguments, and the environment, that
 	// a box was given: those of the request and its own.
 	maxWords     = 2 * MaxArgs
@@ -80,6 +86,10 @@ func validateRunEvent(m *agentv1.RunEvent) error {
 		c.record(e.Record)
 	case *agentv1.RunEvent_Cleanup:
 		c.cleanup(e.Cleanup)
+	case *agentv1.RunEvent_LeftFile:
+		c.leftFile(e.LeftFile)
+	case *agentv1.RunEvent_LeftData:
+		c.size("data of a file", e.LeftData, 1, MaxDataPiece)
 	default:
 		c.check("kind", false)
 	}
@@ -140,6 +150,9 @@ func (c *checker) record(r *agentv1.RunRecord) {
 	}
 	c.recordTimes(r)
 	c.recordBox(r)
+	if r.GetLeft() != nil {
+		c.left(r.GetLeft())
+	}
 }
 
 // recordTimes checks the times of a record: those that are there are in order.
@@ -163,7 +176,7 @@ func (c *checker) recordBox(r *agentv1.RunRecord) {
 		c.digest("an input", f.GetSha256(), f.GetBytes() == 0) // a folder has none
 		names += len(f.GetName())
 	}
-	c.check("length of the inputs' names", names <= maxInputNames)
+	c.check("length of the inputs' names", names <= MaxNames)
 	c.check("kind of box", r.GetBoxKind() == "" || r.GetBoxKind() == BoxCold)
 	c.check("digest of the runner", isHexDigest(r.GetRunnerSha256()))
 	c.check("digest of the seccomp profile", isHexDigest(r.GetSeccompSha256()))
@@ -172,6 +185,44 @@ func (c *checker) recordBox(r *agentv1.RunRecord) {
 	if l := r.GetLimits(); l != nil {
 		c.check("limits", checkLimits(l) == nil)
 	}
+}
+
+// left checks what a record says of what the program left.
+func (c *checker) left(m *agentv1.Left) {
+	c.check("number of files that came back", len(m.GetFiles()) <= MaxLeft)
+	names, last := 0, ""
+	for _, f := range m.GetFiles() {
+		c.leftFile(f)
+		c.check("order of the files that came back", f.GetName() > last)
+		last = f.GetName()
+		names += len(last)
+	}
+	c.check("length of the names of files that came back", names <= MaxNames)
+	c.check("number of files that did not come back", len(m.GetOthers()) <= MaxNotReturned)
+	for _, f := range m.GetOthers() {
+		c.text("name of a file that did not come back", f.GetName(), 1, MaxLeftName)
+		c.check("bytes of a file that did not come back", f.GetBytes() >= 0 && f.GetBytes() <= MaxLeftSize)
+		c.check("reason for a file that did not come back", slices.Contains(leftReasons, f.GetReason()))
+	}
+	c.check("number of counts of files", len(m.GetUnlisted()) <= len(leftReasons))
+	var reasons []string
+	for _, n := range m.GetUnlisted() {
+		c.check("reason of a count of files", slices.Contains(leftReasons, n.GetReason()) && !slices.Contains(reasons, n.GetReason()))
+		c.check("count of files", n.GetCount() >= 1 && n.GetCount() <= maxCount)
+		c.check("bytes of a count of files", n.GetBytes() >= 0 && n.GetBytes() <= MaxLeftSize)
+		reasons = append(reasons, n.GetReason())
+	}
+}
+
+func (c *checker) leftFile(f *agentv1.LeftFile) {
+	c.check("name of a file that came back", checkFileName(f.GetName()) == nil)
+	c.check("bytes of a file that came back", f.GetBytes() >= 0 && f.GetBytes() <= MaxMemoryBytes)
+	c.check("folder that came back", !f.GetFolder() || f.GetBytes() == 0 && !f.GetExecutable())
+}
+
+// leftReasons are the words for why something did not come back.
+var leftReasons = []string{
+	LeftNotAsked, LeftTooMany, LeftTooLarge, LeftTooDeep, LeftName, LeftLink, LeftSpecial, LeftUnreadable,
 }
 
 func (c *checker) stage(s *agentv1.Stage) {

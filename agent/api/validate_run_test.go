@@ -47,6 +47,18 @@ func goodRecord() *agentv1.RunRecord {
 		Inputs:  []*agentv1.FileSum{{Name: "main.py", Bytes: 3, Sha256: digest}, {Name: "data"}},
 		BoxKind: BoxCold, RunnerSha256: strings.Repeat("ab", 32), SeccompSha256: strings.Repeat("09", 32),
 		Env: []string{"LANG=C.UTF-8"}, Args: []string{"/usr/bin/python3", "main.py", "é\n"}, TimerNs: 3e9, Limits: goodLimits(),
+		Left: goodLeft(),
+	}
+}
+
+func goodLeft() *agentv1.Left {
+	return &agentv1.Left{
+		Files: []*agentv1.LeftFile{{Name: "out", Folder: true}, {Name: "out/é.csv", Bytes: 5}, {Name: "run.sh", Executable: true}},
+		Others: []*agentv1.NotReturned{
+			{Name: `a\nb`, Bytes: 3, Reason: LeftName}, {Name: "giant", Bytes: MaxLeftSize, Reason: LeftTooLarge}, {Name: "link", Reason: LeftLink},
+		},
+		Unlisted: []*agentv1.LeftCount{{Reason: LeftTooMany, Count: 9744, Bytes: MaxLeftSize}, {Reason: LeftSpecial, Count: 1}},
+		Complete: true,
 	}
 }
 
@@ -61,6 +73,9 @@ func goodEvents() []*agentv1.RunEvent {
 		{Event: &agentv1.RunEvent_Output{Output: &agentv1.Output{Stream: 1, Data: []byte("\x1b[2J\xff")}}},
 		{Event: &agentv1.RunEvent_Sample{Sample: r.Samples[0]}},
 		{Event: &agentv1.RunEvent_Exited{Exited: &agentv1.Exited{Ending: r.Ending, Exit: r.Exit, AtNs: 9}}},
+		{Event: &agentv1.RunEvent_LeftFile{LeftFile: r.Left.Files[0]}},
+		{Event: &agentv1.RunEvent_LeftFile{LeftFile: r.Left.Files[1]}},
+		{Event: &agentv1.RunEvent_LeftData{LeftData: []byte("\x00\xff\x1b[2")}},
 		{Event: &agentv1.RunEvent_Record{Record: r}},
 		{Event: &agentv1.RunEvent_Cleanup{Cleanup: r.Cleanup}},
 	}
@@ -85,6 +100,14 @@ func TestValidateRunEvent(t *testing.T) {
 		"long output":     {Event: &agentv1.RunEvent_Output{Output: &agentv1.Output{Stream: 1, Data: make([]byte, MaxOutputPiece+1)}}},
 		"negative sample": {Event: &agentv1.RunEvent_Sample{Sample: &agentv1.Sample{MemoryBytes: -1}}},
 		"sample of pids":  {Event: &agentv1.RunEvent_Sample{Sample: &agentv1.Sample{Pids: math.MaxInt64}}},
+		"nameless file":   {Event: &agentv1.RunEvent_LeftFile{LeftFile: &agentv1.LeftFile{}}},
+		"file outside":    {Event: &agentv1.RunEvent_LeftFile{LeftFile: &agentv1.LeftFile{Name: "../.bashrc"}}},
+		"file of -1":      {Event: &agentv1.RunEvent_LeftFile{LeftFile: &agentv1.LeftFile{Name: "a", Bytes: -1}}},
+		"file of 1 TiB+1": {Event: &agentv1.RunEvent_LeftFile{LeftFile: &agentv1.LeftFile{Name: "a", Bytes: 1<<40 + 1}}},
+		"folder of 1":     {Event: &agentv1.RunEvent_LeftFile{LeftFile: &agentv1.LeftFile{Name: "a", Folder: true, Bytes: 1}}},
+		"folder to run":   {Event: &agentv1.RunEvent_LeftFile{LeftFile: &agentv1.LeftFile{Name: "a", Folder: true, Executable: true}}},
+		"empty data":      {Event: &agentv1.RunEvent_LeftData{}},
+		"long data":       {Event: &agentv1.RunEvent_LeftData{LeftData: make([]byte, MaxDataPiece+1)}},
 		"empty exit":      {Event: &agentv1.RunEvent_Exited{Exited: &agentv1.Exited{}}},
 		"empty record":    {Event: &agentv1.RunEvent_Record{Record: &agentv1.RunRecord{}}},
 		"empty cleanup":   {Event: &agentv1.RunEvent_Cleanup{Cleanup: &agentv1.Cleanup{}}},
@@ -189,6 +212,30 @@ func TestValidateRecord(t *testing.T) {
 		"environment with NUL": func(m *agentv1.RunRecord) { m.Env[0] = "A=\x00" },
 		"513 arguments":        func(m *agentv1.RunRecord) { m.Args = slices.Repeat(m.Args[:1], 513) },
 		"arguments too long":   func(m *agentv1.RunRecord) { m.Args = []string{long(maxWordBytes)} },
+		"1025 files left": func(m *agentv1.RunRecord) {
+			m.Left.Files = nil
+			for i := range 1025 {
+				m.Left.Files = append(m.Left.Files, &agentv1.LeftFile{Name: fmt.Sprintf("%04d", i)})
+			}
+		},
+		"files out of order":   func(m *agentv1.RunRecord) { slices.Reverse(m.Left.Files) },
+		"a file left twice":    func(m *agentv1.RunRecord) { m.Left.Files[1] = m.Left.Files[0] },
+		"file left outside":    func(m *agentv1.RunRecord) { m.Left.Files[0].Name = "/etc" },
+		"names left too long":  func(m *agentv1.RunRecord) { m.Left.Files = longNames(MaxNames + 1) },
+		"257 others":           func(m *agentv1.RunRecord) { m.Left.Others = slices.Repeat(m.Left.Others[:1], 257) },
+		"nameless other":       func(m *agentv1.RunRecord) { m.Left.Others[0].Name = "" },
+		"other with ESC":       func(m *agentv1.RunRecord) { m.Left.Others[0].Name = "\x1b[2J" },
+		"other too long":       func(m *agentv1.RunRecord) { m.Left.Others[0].Name = long(256) },
+		"other of -1":          func(m *agentv1.RunRecord) { m.Left.Others[0].Bytes = -1 },
+		"other of 8 EiB":       func(m *agentv1.RunRecord) { m.Left.Others[0].Bytes = math.MaxInt64 },
+		"other without reason": func(m *agentv1.RunRecord) { m.Left.Others[0].Reason = "" },
+		"other for its mood":   func(m *agentv1.RunRecord) { m.Left.Others[0].Reason = "mood" },
+		"counted for its mood": func(m *agentv1.RunRecord) { m.Left.Unlisted[0].Reason = "mood" },
+		"counted twice":        func(m *agentv1.RunRecord) { m.Left.Unlisted[1].Reason = LeftTooMany },
+		"counted none":         func(m *agentv1.RunRecord) { m.Left.Unlisted[0].Count = 0 },
+		"counted absurdly":     func(m *agentv1.RunRecord) { m.Left.Unlisted[0].Count = math.MaxInt64 },
+		"counted -1 bytes":     func(m *agentv1.RunRecord) { m.Left.Unlisted[0].Bytes = -1 },
+		"counted 8 EiB":        func(m *agentv1.RunRecord) { m.Left.Unlisted[0].Bytes = math.MaxInt64 },
 		"limits of nothing":    func(m *agentv1.RunRecord) { m.Limits = &agentv1.Limits{} },
 	} {
 		m := proto.CloneOf(goodRecord())
@@ -253,6 +300,17 @@ func TestDecodeWait(t *testing.T) {
 	}
 }
 
+// longNames gives the most files that may come back, whose names have so many bytes
+// together.
+func longNames(bytes int) (files []*agentv1.LeftFile) {
+	for i := range MaxLeft {
+		length := bytes / (MaxLeft - i)
+		bytes -= length
+		files = append(files, &agentv1.LeftFile{Name: fmt.Sprintf("%04d%0*d", i, length-4, 0)})
+	}
+	return files
+}
+
 // A record at every bound fits into a message.
 func TestLargestRecordFits(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("x", n) }
@@ -269,11 +327,19 @@ func TestLargestRecordFits(t *testing.T) {
 	m.Inputs = nil
 	for i := range MaxInputs {
 		m.Inputs = append(m.Inputs, &agentv1.FileSum{
-			Name: fmt.Sprintf("%0*d", maxInputNames/MaxInputs, i), Bytes: maxBytes, Sha256: bytes.Repeat([]byte{1}, sha256.Size),
+			Name: fmt.Sprintf("%0*d", MaxNames/MaxInputs, i), Bytes: maxBytes, Sha256: bytes.Repeat([]byte{1}, sha256.Size),
 		})
 	}
 	words := slices.Repeat([]string{long(maxWordBytes/maxWords - 1)}, maxWords)
 	m.Env, m.Args = words, words
+	m.Left = &agentv1.Left{Files: longNames(MaxNames), Complete: true}
+	for _, f := range m.Left.Files {
+		f.Bytes, f.Executable = MaxMemoryBytes, true
+	}
+	m.Left.Others = slices.Repeat([]*agentv1.NotReturned{{Name: long(MaxLeftName), Bytes: MaxLeftSize, Reason: LeftUnreadable}}, MaxNotReturned)
+	for _, reason := range leftReasons {
+		m.Left.Unlisted = append(m.Left.Unlisted, &agentv1.LeftCount{Reason: reason, Count: maxCount, Bytes: MaxLeftSize})
+	}
 	event := &agentv1.RunEvent{Event: &agentv1.RunEvent_Record{Record: m}}
 	if err := Validate(event); err != nil {
 		t.Fatal(err)

@@ -825,8 +825,9 @@ type RunStart struct {
 	StderrBytes int64 `protobuf:"varint,9,opt,name=stderr_bytes,json=stderrBytes,proto3" json:"stderr_bytes,omitempty"`
 	// How long the run may wait for room, in nanoseconds.
 	QueueWaitNs int64 `protobuf:"varint,10,opt,name=queue_wait_ns,json=queueWaitNs,proto3" json:"queue_wait_ns,omitempty"`
-	// Bounds of what comes back of the working folder: files and folders, at most
-	// MaxLeft (see package api), and their bytes together.
+	// Bounds of what is put into the working folder, the program not counted, and
+	// of what comes back of it: files and folders, at most MaxLeft (see package
+	// api), and their bytes together.
 	Files      int64 `protobuf:"varint,11,opt,name=files,proto3" json:"files,omitempty"`
 	FilesBytes int64 `protobuf:"varint,12,opt,name=files_bytes,json=filesBytes,proto3" json:"files_bytes,omitempty"`
 	// Whether files come back at all. If not, what the program left is only listed.
@@ -1471,7 +1472,10 @@ func (x *LeftFile) GetFolder() bool {
 // Left is what the program left in its working folder.
 type Left struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Those that came back as left_file and left_data, in the same order.
+	// Those that came back as left_file and left_data, in the same order, which is
+	// that of the bytes of their names: a folder stands before what is in it. An
+	// input is among them where its content or its permission to be executed was
+	// changed, a folder where it was not there before the program.
 	Files []*LeftFile `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
 	// Those that did not, sorted by their names, as far as they could be listed.
 	Others []*NotReturned `protobuf:"bytes,2,rep,name=others,proto3" json:"others,omitempty"`
@@ -1547,7 +1551,7 @@ type NotReturned struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As text that can be shown, cut at 255 bytes; not always the name itself.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Size as stat(2) gives it, 0 for what is no regular file.
+	// Size as stat(2) gives it, up to MaxLeftSize, 0 for what is no regular file.
 	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// One of the Left constants of package api.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1608,10 +1612,11 @@ func (x *NotReturned) GetReason() string {
 
 // LeftCount is how many there are that no list has.
 type LeftCount struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	Count         int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Reason string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Count  int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Up to MaxLeftSize.
+	Bytes         int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -75,7 +75,9 @@ type AgentServiceClient interface {
 	// Run executes one program once in one new box. The client's parts are: one
 	// start; after the agent's "admitted" the files, the program among them, each
 	// a file and its data; one go; then standard input, if the go announced it.
-	// The agent's last event is the record, or, where the removal of the box could
+	// Once the program has ended, and no process of it is left, its files come back,
+	// each a left_file and its left_data; all of the output has come before. The
+	// agent's last event is the record, or, where the removal of the box could
 	// not be confirmed in time, a cleanup that completes it. Ending the stream
 	// early kills the box, and so does taking nothing of it for a minute while
 	// something waits to be sent. A request that is out of bounds, that can never fit or
@@ -226,7 +228,9 @@ type AgentServiceHandler interface {
 	// Run executes one program once in one new box. The client's parts are: one
 	// start; after the agent's "admitted" the files, the program among them, each
 	// a file and its data; one go; then standard input, if the go announced it.
-	// The agent's last event is the record, or, where the removal of the box could
+	// Once the program has ended, and no process of it is left, its files come back,
+	// each a left_file and its left_data; all of the output has come before. The
+	// agent's last event is the record, or, where the removal of the box could
 	// not be confirmed in time, a cleanup that completes it. Ending the stream
 	// early kills the box, and so does taking nothing of it for a minute while
 	// something waits to be sent. A request that is out of bounds, that can never fit or
