@@ -141,11 +141,53 @@ func (e Event) Output() ([]byte, error) {
 	return b, nil
 }
 
-// StoreFile stores what r gives, at most MaxStdinBytes, for one run.
+// StoreFile stores what r gives, at most MaxStdinBytes, for one run, in pieces: r may
+// be larger than memory.
 func (c *Client) StoreFile(ctx context.Context, r io.Reader) (StoredFile, error) {
 	var f StoredFile
 	err := c.exchange(ctx, http.MethodPost, PathFiles, "application/octet-stream", r, &f)
 	return f, err
+}
+
+// File gives the bytes of a file that a run left, by the id that the receipt of its
+// answer has; the caller closes them. It can be called more than once, until the file
+// is forgotten. Reads end with the context; where the daemon goes away in the middle
+// their error matches ErrHungUp. A *Problem of type ProblemFile tells that there is no
+// such file, or not any more.
+func (c *Client) File(ctx context.Context, id string) (io.ReadCloser, error) {
+	resp, err := c.send(ctx, http.MethodGet, PathFiles+"/"+url.PathEscape(id), "", "application/octet-stream", nil)
+	if err != nil {
+		return nil, err
+	}
+	return fileBody{ctx, resp.Body}, nil
+}
+
+// fileBody is the body of an answer that is a file.
+type fileBody struct {
+	ctx  context.Context
+	body io.ReadCloser
+}
+
+// Read implements io.Reader.
+func (f fileBody) Read(b []byte) (int, error) {
+	n, err := f.body.Read(b)
+	switch {
+	case err == nil || err == io.EOF:
+	case f.ctx.Err() != nil:
+		err = context.Cause(f.ctx)
+	default:
+		err = fmt.Errorf("%w in the middle of a file (%w)", ErrHungUp, err)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (f fileBody) Close() error { return f.body.Close() }
+
+// ForgetFile gives up a stored file, or one that a run left: nobody needs it any more.
+// A *Problem of type ProblemFile tells that there was none.
+func (c *Client) ForgetFile(ctx context.Context, id string) error {
+	return c.exchange(ctx, http.MethodDelete, PathFiles+"/"+url.PathEscape(id), "", nil, nil)
 }
 
 // CancelRun cancels a run in progress, whose own answer then tells how it ended. A
