@@ -20,6 +20,7 @@ require (
 	github.com/dustin/go-humanize v1.1.0
 	github.com/erofs/go-erofs v0.3.1
 	github.com/gofrs/flock v0.13.2
+	github.com/google/go-containerregistry v0.22.1
 	github.com/google/renameio/v2 v2.0.2
 	github.com/klauspost/compress v1.20.4
 	github.com/mdlayher/vsock v1.4.0
