@@ -81,12 +81,15 @@ type Options struct {
 	// Foreign makes the same image for the compiler's architecture, where that is
 	// not Arch; nil: that is impossible.
 	Foreign func(context.Context) (*tree.Tree, error)
+	// Left is told, in order, which sources cannot be compiled, as packages of a
+	// person's choice have them in templates and tests; nil: that is an error.
+	Left func(source string)
 	// Progress is told what takes long; may be nil.
 	Progress func(line string)
 }
 
-// Add adds the byte code of all sources to the image t, out of the cache or by
-// compiling it. Errors match ErrIncomplete, ErrArch, ErrArchive or nospace.Err, or
+// Add adds the byte code of all sources to the image t that have none yet, out of
+// the cache or by compiling it. Errors match ErrIncomplete, ErrArch, ErrArchive or nospace.Err, or
 // come from the compiler.
 func Add(ctx context.Context, t *tree.Tree, o Options) error {
 	if o.Progress == nil {
@@ -97,7 +100,7 @@ func Add(ctx context.Context, t *tree.Tree, o Options) error {
 	code := map[string][]byte{}
 	var missing []unit
 	for _, u := range units(versions, all) {
-		have, err := load(o.Cache, u)
+		have, err := load(o.Cache, u, o.complete)
 		switch {
 		case err == nil:
 			maps.Copy(code, have)
@@ -119,7 +122,19 @@ func Add(ctx context.Context, t *tree.Tree, o Options) error {
 			return err
 		}
 	}
+	for _, p := range lacking(code, all) {
+		o.Left(p)
+	}
 	return nil
+}
+
+// complete makes sure that code has the byte code of every source that has to have
+// it.
+func (o Options) complete(code, sources map[string][]byte) error {
+	if o.Left != nil {
+		return nil
+	}
+	return complete(code, sources)
 }
 
 // compile adds the byte code of the missing units to code, and keeps it.
@@ -147,12 +162,14 @@ func (o Options) compile(ctx context.Context, t *tree.Tree, code map[string][]by
 		return fmt.Errorf("compile byte code: %w", err)
 	}
 	for _, u := range missing {
-		if err := complete(fresh, u.sources); err != nil {
+		if err := o.complete(fresh, u.sources); err != nil {
 			return fmt.Errorf("compile byte code: %w", err)
 		}
 		part := map[string][]byte{}
 		for p := range u.sources {
-			part[p] = fresh[p]
+			if pyc, ok := fresh[p]; ok {
+				part[p] = pyc
+			}
 		}
 		maps.Copy(code, part)
 		err := nospace.Explain(store(o.Cache, u, part), "the compiled byte code", o.Cache, 0, "choose a cache folder on another disk with PYBOX_CACHE")
@@ -237,22 +254,28 @@ func (o Options) writeImage(img *tree.Tree) (name, serial string, err error) {
 
 // complete makes sure that code has the byte code of every source.
 func complete(code, sources map[string][]byte) error {
-	var lack []string
-	for p := range sources {
-		if code[p] == nil {
-			lack = append(lack, p)
-		}
-	}
+	lack := lacking(code, sources)
 	if len(lack) == 0 {
 		return nil
 	}
-	slices.Sort(lack)
 	const most = 20
 	more := ""
 	if n := len(lack) - most; n > 0 {
 		lack, more = lack[:most], fmt.Sprintf(" and %d more", n)
 	}
 	return fmt.Errorf("%w: %s%s", ErrIncomplete, strings.Join(lack, ", "), more)
+}
+
+// lacking are, sorted, the sources without byte code.
+func lacking(code, sources map[string][]byte) []string {
+	var lack []string
+	for p := range sources {
+		if code[p] == nil {
+			lack = append(lack, p)
+		}
+	}
+	slices.Sort(lack)
+	return lack
 }
 
 // bounded keeps what is written, up to its bound.

@@ -250,3 +250,46 @@ func TestFails(t *testing.T) {
 		t.Errorf("no machine: %v", err)
 	}
 }
+
+// TestLeft: where that is allowed, sources that cannot be compiled are told of, now
+// and when the rest comes out of the cache.
+func TestLeft(t *testing.T) {
+	bad := "usr/local/lib/python3.13/dist-packages/bad.py"
+	c := &bytecodetest.Compiler{GuestArch: "amd64", Skip: func(p string) bool { return p == bad }}
+	o := options(t, c)
+	if err := bytecode.Add(t.Context(), imageTree(t, "amd64", map[string]string{bad: "("}), o); !errors.Is(err, bytecode.ErrIncomplete) {
+		t.Fatalf("not allowed: %v", err)
+	}
+	for _, jobs := range []int{2, 2} {
+		var left []string
+		o.Left = func(p string) { left = append(left, p) }
+		tr := imageTree(t, "amd64", map[string]string{bad: "("})
+		add(t, tr, o)
+		wantCode(t, tr, importable("amd64"))
+		if !slices.Equal(left, []string{bad}) || len(c.Jobs) != jobs {
+			t.Errorf("left %q after %d jobs", left, len(c.Jobs))
+		}
+	}
+	o.Left = nil
+	if err := bytecode.Add(t.Context(), imageTree(t, "amd64", map[string]string{bad: "("}), o); !errors.Is(err, bytecode.ErrIncomplete) {
+		t.Errorf("what was kept is taken for all: %v", err)
+	}
+}
+
+// TestAddToCompiled: only what has no byte code yet is compiled and kept.
+func TestAddToCompiled(t *testing.T) {
+	c := &bytecodetest.Compiler{GuestArch: "amd64"}
+	o := options(t, c)
+	tr := imageTree(t, "amd64", nil)
+	add(t, tr, o)
+	c.Compiled = nil
+	added := "usr/local/lib/python3.13/dist-packages/added.py"
+	if err := tr.WriteFile(added, []byte("G = 7\n"), tree.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	add(t, tr, o)
+	wantCode(t, tr, append(importable("amd64"), added))
+	if !slices.Equal(c.Compiled, []string{added}) {
+		t.Errorf("compiled %q", c.Compiled)
+	}
+}

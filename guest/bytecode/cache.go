@@ -59,8 +59,9 @@ func units(versions []string, all map[string][]byte) []unit {
 var errDamaged = errors.New("damaged file in the cache of byte code")
 
 // load returns the byte code of a unit. It is an error that matches
-// os.ErrNotExist when it is not there, errDamaged when it is not what was kept.
-func load(dir string, u unit) (map[string][]byte, error) {
+// os.ErrNotExist when it is not there, errDamaged when it is not what was kept or
+// when complete says that it is not enough.
+func load(dir string, u unit, complete func(code, sources map[string][]byte) error) (map[string][]byte, error) {
 	f, err := os.Open(filepath.Join(dir, u.key))
 	if err != nil {
 		return nil, err

@@ -32,12 +32,12 @@ func Target(source string) string {
 	return path.Join(path.Dir(source), cacheDir, name+cacheTag)
 }
 
-// sources are the files that modules can be imported from, by their paths; a link
-// to a file is a module of its own.
+// sources are the files without byte code that modules can be imported from, by
+// their paths; a link to a file is a module of its own.
 func sources(t *tree.Tree) map[string][]byte {
 	out := map[string][]byte{}
 	for _, n := range t.Nodes() {
-		if path.Ext(n.Path) != ".py" || n.Kind == tree.Dir || !inLibrary(n.Path) {
+		if path.Ext(n.Path) != ".py" || n.Kind == tree.Dir || !inLibrary(n.Path) || t.Lookup(Target(n.Path)) != nil {
 			continue
 		}
 		if file, _, err := t.Resolve(n.Path); err == nil && file.Kind == tree.File {

@@ -4,6 +4,7 @@ package bytecodetest
 import (
 	"archive/tar"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -51,7 +52,26 @@ func (c *Compiler) Compile(ctx context.Context, j bytecode.Job, w io.Writer) err
 	}
 	j.Progress("compiling")
 	out := tar.NewWriter(w)
-	err = fs.WalkDir(img, "usr/lib", func(p string, d fs.DirEntry, err error) error {
+	for _, dir := range []string{"usr/lib", "usr/local/lib"} {
+		if err := c.walk(img, dir, out); err != nil {
+			return err
+		}
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return c.Err
+}
+
+// walk compiles what is below a folder, which need not be there.
+func (c *Compiler) walk(img fs.FS, dir string, out *tar.Writer) error {
+	if _, err := fs.Stat(img, dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fs.WalkDir(img, dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || path.Ext(p) != ".py" {
 			return err
 		}
@@ -65,16 +85,6 @@ func (c *Compiler) Compile(ctx context.Context, j bytecode.Job, w io.Writer) err
 		}
 		return c.add(out, p, source)
 	})
-	if err != nil {
-		return err
-	}
-	if err := out.Close(); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return c.Err
 }
 
 func (c *Compiler) add(out *tar.Writer, source string, text []byte) error {
