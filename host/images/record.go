@@ -16,7 +16,7 @@ import (
 )
 
 // Schema names the format of a record. A reader refuses any other.
-const Schema = "pybox.image/v1"
+const Schema = "pybox.image-record/v1"
 
 // Kinds of images.
 const (
@@ -30,9 +30,8 @@ const (
 const (
 	maxRecordBytes = 4 << 20
 	maxNameBytes   = 40
-	maxTextBytes   = 1024
+	maxTextBytes   = 2048
 	maxPackages    = 20_000
-	maxWheels      = 2_000
 	maxLayers      = 1_000
 	maxNotes       = 200
 	maxImageBytes  = 16 << 30
@@ -62,8 +61,10 @@ type Record struct {
 	// CreatedAt is when it was put into the store. It is not in the image, which
 	// is the same whenever it is made.
 	CreatedAt time.Time `json:"created_at"`
-	Built     *Built    `json:"built,omitempty"`
-	Imported  *Imported `json:"imported,omitempty"`
+	// Python is the full version of its interpreter, "" where it is not known.
+	Python   string    `json:"python,omitempty"`
+	Built    *Built    `json:"built,omitempty"`
+	Imported *Imported `json:"imported,omitempty"`
 	// Packages are the Python packages: those that were added to the base, or all
 	// that an imported image has, as far as they are known.
 	Packages []Package `json:"packages"`
@@ -76,9 +77,8 @@ type Built struct {
 	// Base is the image of the bundle that it was built upon.
 	Base Base `json:"base"`
 	// Lock is the digest of the lock file, LockKind its format.
-	LockSHA256 string  `json:"lock_sha256"`
-	LockKind   string  `json:"lock_kind"`
-	Wheels     []Wheel `json:"wheels"`
+	LockSHA256 string `json:"lock_sha256"`
+	LockKind   string `json:"lock_kind"`
 	// Bytecode tells whether the packages' byte code is in it. Without it every
 	// import compiles.
 	Bytecode bool `json:"bytecode"`
@@ -88,14 +88,6 @@ type Built struct {
 type Base struct {
 	Name   string `json:"name"`
 	SHA256 string `json:"sha256"`
-}
-
-// Wheel is a wheel that was installed.
-type Wheel struct {
-	Name    string `json:"name"`
-	Version string `json:"version"`
-	File    string `json:"file"`
-	SHA256  string `json:"sha256"`
 }
 
 // Imported is where a KindImported comes from.
@@ -125,6 +117,12 @@ type Package struct {
 	Version string `json:"version"`
 	// Bytes is the size of its files without byte code, 0 where it is not known.
 	Bytes int64 `json:"bytes,omitempty"`
+	// Wheel is the name of the file that it was installed from, SHA256 that file's
+	// digest and URL where it was fetched, "" for a file of this machine. They are
+	// those of a built image alone.
+	Wheel  string `json:"wheel,omitempty"`
+	SHA256 string `json:"sha256,omitempty"`
+	URL    string `json:"url,omitempty"`
 }
 
 // CheckName reports whether an image of one's own can be called name. The error
@@ -209,14 +207,16 @@ func (r *Record) Validate() error {
 		return recordErr("architecture %.40q", r.Arch)
 	case r.CreatedAt.IsZero():
 		return recordErr("no time of its making")
+	case !isTextOrNone(r.Python):
+		return recordErr("Python %.80q", r.Python)
 	case len(r.Packages) > maxPackages:
 		return recordErr("%d packages", len(r.Packages))
 	case len(r.Notes) > maxNotes:
 		return recordErr("%d notes", len(r.Notes))
 	}
 	for _, p := range r.Packages {
-		if !isText(p.Name) || !isText(p.Version) || p.Bytes < 0 {
-			return recordErr("package %.80q %.80q", p.Name, p.Version)
+		if err := p.validate(); err != nil {
+			return err
 		}
 	}
 	for _, n := range r.Notes {
@@ -226,6 +226,18 @@ func (r *Record) Validate() error {
 	}
 	return r.validateOrigin()
 }
+
+func (p Package) validate() error {
+	switch {
+	case !isText(p.Name) || !isText(p.Version) || p.Bytes < 0:
+		return recordErr("package %.80q %.80q", p.Name, p.Version)
+	case !isTextOrNone(p.Wheel) || !isTextOrNone(p.URL) || p.SHA256 != "" && !isSHA256(p.SHA256):
+		return recordErr("package %.80q: its wheel %.80q of %.80q", p.Name, p.Wheel, p.URL)
+	}
+	return nil
+}
+
+func isTextOrNone(s string) bool { return s == "" || isText(s) }
 
 func (r *Record) validateOrigin() error {
 	switch {
@@ -243,13 +255,6 @@ func (b *Built) validate() error {
 		return recordErr("base %.80q, %.80q", b.Base.Name, b.Base.SHA256)
 	case !isSHA256(b.LockSHA256) || !isText(b.LockKind):
 		return recordErr("lock %.80q, %.80q", b.LockKind, b.LockSHA256)
-	case len(b.Wheels) > maxWheels:
-		return recordErr("%d wheels", len(b.Wheels))
-	}
-	for _, w := range b.Wheels {
-		if !isText(w.Name) || !isText(w.Version) || !isText(w.File) || !isSHA256(w.SHA256) {
-			return recordErr("wheel %.80q", w.File)
-		}
 	}
 	return nil
 }
