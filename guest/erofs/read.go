@@ -1,0 +1,117 @@
+package erofs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	goerofs "github.com/erofs/go-erofs"
+
+	"github.com/pybox/pybox/guest/tree"
+)
+
+// ErrImage marks bytes that are no image of this package's making: damaged, of
+// another kind, or with something in it that a tree does not have.
+var ErrImage = errors.New("unreadable image")
+
+func imageErr(format string, a ...any) error {
+	return fmt.Errorf("%w: %w", ErrImage, fmt.Errorf(format, a...))
+}
+
+// Read makes a tree of an image, which is taken as hostile. The tree's files are
+// parts of img, which must stay as it is for as long as the tree is used; times,
+// extended attributes and link counts are left behind. Errors match ErrImage or
+// tree's.
+func Read(img []byte, l tree.Limits) (*tree.Tree, error) {
+	fsys, err := goerofs.Open(bytes.NewReader(img))
+	if err != nil {
+		return nil, imageErr("%w", err)
+	}
+	r := reader{img: img, fs: fsys, t: tree.New(l), left: l.Bytes}
+	if err := fs.WalkDir(fsys, ".", r.add); err != nil {
+		return nil, err
+	}
+	return r.t, nil
+}
+
+type reader struct {
+	img  []byte
+	fs   fs.FS
+	t    *tree.Tree
+	left int64 // bytes of files that may still come
+}
+
+// owner and ranger are what go-erofs says of an entry.
+type owner interface {
+	UID() uint32
+	GID() uint32
+}
+
+type ranger interface{ DataRange() []goerofs.DataRange }
+
+func (r *reader) add(p string, d fs.DirEntry, err error) error {
+	if err != nil {
+		return imageErr("%.200q: %w", p, err)
+	}
+	info, err := d.Info()
+	if err != nil {
+		return imageErr("%.200q: %w", p, err)
+	}
+	o, ok := info.(owner)
+	if !ok {
+		return imageErr("%.200q has no owner", p)
+	}
+	// Set-id bits are read as 0o6000 and left behind with all others.
+	a := tree.Attr{Mode: info.Mode() & (fs.ModePerm | fs.ModeSticky), UID: o.UID(), GID: o.GID()}
+	if info.Mode().Type() != d.Type() {
+		return imageErr("%.200q is a %v by its folder and a %v by itself", p, d.Type(), info.Mode().Type())
+	}
+	switch d.Type() {
+	case fs.ModeDir:
+		return r.t.Mkdir(p, a)
+	case fs.ModeSymlink:
+		target, err := fs.ReadLink(r.fs, p)
+		if err != nil {
+			return imageErr("%.200q: %w", p, err)
+		}
+		return r.t.Symlink(p, target, a)
+	case 0:
+		data, err := r.file(p, info)
+		if err != nil {
+			return err
+		}
+		return r.t.WriteFile(p, data, a)
+	}
+	return imageErr("%.200q is neither folder, file nor link (%v)", p, d.Type())
+}
+
+// file returns the content of a file. It is a part of the image where it lies in one
+// piece, as all files do that Write writes.
+func (r *reader) file(p string, info fs.FileInfo) ([]byte, error) {
+	size := info.Size()
+	if size < 0 || size > r.left {
+		return nil, fmt.Errorf("%w: %.200q with %d bytes", tree.ErrTooBig, p, size)
+	}
+	r.left -= size
+	if size == 0 {
+		return nil, nil
+	}
+	if d, ok := info.(ranger); ok {
+		if ranges := d.DataRange(); len(ranges) == 1 && ranges[0].Offset >= 0 && ranges[0].Device == 0 {
+			at := ranges[0].Offset
+			if at > int64(len(r.img)) || size > int64(len(r.img))-at {
+				return nil, imageErr("%.200q lies behind the end", p)
+			}
+			return r.img[at : at+size : at+size], nil
+		}
+	}
+	if size > int64(len(r.img)) {
+		return nil, imageErr("%.200q is larger than the image", p)
+	}
+	b, err := fs.ReadFile(r.fs, p)
+	if err != nil {
+		return nil, imageErr("%.200q: %w", p, err)
+	}
+	return b, nil
+}
