@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	goerofs "github.com/erofs/go-erofs"
 
@@ -14,6 +15,10 @@ import (
 // ErrImage marks bytes that are no image of this package's making: damaged, of
 // another kind, or with something in it that a tree does not have.
 var ErrImage = errors.New("unreadable image")
+
+// maxDepth bounds how deep folders may lie in one another: go-erofs finds each entry
+// anew from the root. The images that are made here take up a fifth of it.
+const maxDepth = 100
 
 func imageErr(format string, a ...any) error {
 	return fmt.Errorf("%w: %w", ErrImage, fmt.Errorf(format, a...))
@@ -28,7 +33,7 @@ func Read(img []byte, l tree.Limits) (*tree.Tree, error) {
 	if err != nil {
 		return nil, imageErr("%w", err)
 	}
-	r := reader{img: img, fs: fsys, t: tree.New(l), left: l.Bytes}
+	r := reader{img: img, fs: fsys, t: tree.New(l), left: l.Bytes, folders: map[uint64]bool{}}
 	if err := fs.WalkDir(fsys, ".", r.add); err != nil {
 		return nil, err
 	}
@@ -40,10 +45,14 @@ type reader struct {
 	fs   fs.FS
 	t    *tree.Tree
 	left int64 // bytes of files that may still come
+	// folders are the inodes of those that were seen: one that is in itself would
+	// have no end.
+	folders map[uint64]bool
 }
 
-// owner and ranger are what go-erofs says of an entry.
-type owner interface {
+// inode and ranger are what go-erofs says of an entry.
+type inode interface {
+	Ino() uint64
 	UID() uint32
 	GID() uint32
 }
@@ -58,17 +67,26 @@ func (r *reader) add(p string, d fs.DirEntry, err error) error {
 	if err != nil {
 		return imageErr("%.200q: %w", p, err)
 	}
-	o, ok := info.(owner)
+	i, ok := info.(inode)
 	if !ok {
 		return imageErr("%.200q has no owner", p)
 	}
 	// Set-id bits are read as 0o6000 and left behind with all others.
-	a := tree.Attr{Mode: info.Mode() & (fs.ModePerm | fs.ModeSticky), UID: o.UID(), GID: o.GID()}
-	if info.Mode().Type() != d.Type() {
+	a := tree.Attr{Mode: info.Mode() & (fs.ModePerm | fs.ModeSticky), UID: i.UID(), GID: i.GID()}
+	switch {
+	case info.Mode().Type() != d.Type():
 		return imageErr("%.200q is a %v by its folder and a %v by itself", p, d.Type(), info.Mode().Type())
+	case strings.Count(p, "/") > maxDepth:
+		return imageErr("%.200q: more than %d folders in one another", p, maxDepth)
+	case p != "." && r.t.Lookup(p) != nil:
+		return imageErr("%.200q stands there twice", p)
 	}
 	switch d.Type() {
 	case fs.ModeDir:
+		if r.folders[i.Ino()] {
+			return imageErr("the folder %.200q has another name too", p)
+		}
+		r.folders[i.Ino()] = true
 		return r.t.Mkdir(p, a)
 	case fs.ModeSymlink:
 		target, err := fs.ReadLink(r.fs, p)

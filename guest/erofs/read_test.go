@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	goerofs "github.com/erofs/go-erofs"
@@ -120,6 +121,31 @@ func TestReadRefuses(t *testing.T) {
 		if _, err := Read(img, tree.DefaultLimits); !errors.Is(err, ErrImage) && !errors.Is(err, tree.ErrLink) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestReadEnds: a folder that is in itself, or that leads back by its name, has no
+// end.
+func TestReadEnds(t *testing.T) {
+	good := odd(t, func(w *goerofs.Writer) error { return w.Mkdir("/a/unique", 0o755) })
+	names := bytes.Index(good, []byte("...unique")) // of three entries of 12 bytes each: ".", ".." and it
+	if _, err := Read(good, tree.DefaultLimits); err != nil || names < 36 {
+		t.Fatalf("%v, names at %d", err, names)
+	}
+	entries := names - 36
+	cycle, dots := bytes.Clone(good), bytes.Clone(good)
+	copy(cycle[entries+24:entries+32], good[entries:entries+8])
+	copy(dots[names+3:], ".\x00\x00\x00\x00\x00")
+	for name, img := range map[string][]byte{"cycle": cycle, "dots": dots} {
+		if tr, err := Read(img, tree.DefaultLimits); err == nil && tr.Len() > 3 {
+			t.Errorf("%s: %d entries", name, tr.Len())
+		} else if name == "cycle" && !errors.Is(err, ErrImage) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	deep := odd(t, func(w *goerofs.Writer) error { return w.Mkdir(strings.Repeat("/d", maxDepth+2), 0o755) })
+	if _, err := Read(deep, tree.DefaultLimits); !errors.Is(err, ErrImage) {
+		t.Errorf("deep: %v", err)
 	}
 }
 
