@@ -122,6 +122,23 @@ func (c *Checker) Closure(roots ...string) ([]string, error) {
 	return out, nil
 }
 
+// Program makes sure that n is an ELF program for the tree's architecture whose
+// interpreter, where it needs one, is in the tree. Libraries are not looked for: a
+// loader with a cache, or that of another C library, finds them in other places.
+func (c *Checker) Program(n *tree.Node) error {
+	o, err := read(n, c.machine)
+	if err != nil {
+		return err
+	}
+	if o.interp == "" {
+		return nil
+	}
+	if p, _, err := c.tree.Resolve(o.interp); err != nil || p.Kind != tree.File {
+		return fmt.Errorf("%w: interpreter %.200q", ErrMissing, o.interp)
+	}
+	return nil
+}
+
 // IsELF tells whether b starts like an ELF file.
 func IsELF(b []byte) bool { return bytes.HasPrefix(b, []byte(elf.ELFMAG)) }
 

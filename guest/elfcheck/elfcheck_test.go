@@ -126,3 +126,30 @@ func FuzzELF(f *testing.F) {
 		}
 	})
 }
+
+// TestProgram: the interpreter is looked for, libraries are not.
+func TestProgram(t *testing.T) {
+	tr := newTree(t, map[string][]byte{
+		"usr/lib/ld.so":    obj(),
+		"usr/bin/good":     program("/lib/ld.so", "", "libnowhere.so"),
+		"usr/bin/static":   obj(),
+		"usr/bin/musl":     program("/lib/ld-musl.so", ""),
+		"usr/bin/folder":   program("/usr/lib", ""),
+		"usr/bin/script":   []byte("#!/bin/sh\n"),
+		"usr/bin/arm64":    guesttest.ELF{Machine: elf.EM_AARCH64}.Bytes(),
+		"usr/bin/damaged":  program("/lib/ld.so", "")[:70],
+		"usr/bin/elsewise": program("/etc/../lib/./ld.so", ""),
+	})
+	c, err := New(tr, "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]error{
+		"good": nil, "static": nil, "musl": ErrMissing, "folder": ErrMissing, "script": ErrELF, "arm64": ErrArch, "damaged": ErrELF,
+		"elsewise": ErrMissing, // there is no /etc
+	} {
+		if err := c.Program(tr.Lookup("usr/bin/" + name)); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+	}
+}

@@ -94,6 +94,15 @@ func Mirror(label, address string) (Source, error) {
 	return s, nil
 }
 
+// At makes a source that has one archive, whose paths are below an address.
+func At(label, archive, address string) (Source, error) {
+	u, err := parseBase(address)
+	if err != nil {
+		return Source{}, fmt.Errorf("%s %q: want an http or https address", label, redact(address))
+	}
+	return Source{Label: label, bases: map[string]string{archive: u.String()}}, nil
+}
+
 // AptSources makes sources of the bases that AptMirrors found. Addresses that
 // stand there come before those derived from a sibling, since a host may serve
 // only one of the archives.

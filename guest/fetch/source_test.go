@@ -161,3 +161,24 @@ func FuzzAptSources(f *testing.F) {
 		}
 	})
 }
+
+func TestAt(t *testing.T) {
+	s, err := At("a registry", "blobs", "https://h.example:5000/v2/x/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.url("blobs", "blobs/sha256:00"), "https://h.example:5000/v2/x/blobs/sha256:00"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := s.url("debian", "x"); got != "" {
+		t.Errorf("another archive: %q", got)
+	}
+	for _, bad := range []string{"", "h", "ftp://h", "https://h/?q", "https://h/#f"} {
+		if _, err := At("x", "a", bad); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+	if _, err := At("x", "a", "ftp://name:secret@h"); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v", err)
+	}
+}
