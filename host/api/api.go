@@ -105,8 +105,12 @@ type VM struct {
 	AgentVersion string `json:"agent_version"`
 	// LockSHA256 is the digest of the lock file, which names every Debian package.
 	LockSHA256 string `json:"lock_sha256"`
-	// Images are the file systems that boxes can have, as the bundle names them.
+	// Images are the file systems that boxes can have: those of the bundle, and
+	// then those of one's own.
 	Images []Image `json:"images"`
+	// LeftOut are the images of one's own that this VM has not, because of what was
+	// wrong with them when it started.
+	LeftOut []LeftOut `json:"left_out,omitempty"`
 	// IdleStopAt is when the VM stops unless something uses it (zero: never).
 	IdleStopAt time.Time `json:"idle_stop_at,omitzero"`
 }
@@ -145,6 +149,17 @@ type Image struct {
 	Name   string `json:"name"`
 	SHA256 string `json:"sha256"`
 	Bytes  int64  `json:"bytes"`
+	// Own tells an image that a person built or imported from those of the bundle.
+	Own bool `json:"own,omitempty"`
+}
+
+// LeftOut is an image that a VM has not.
+type LeftOut struct {
+	// Name is "" where none of the images of one's own could be used.
+	Name string `json:"name"`
+	// Why and Next are a sentence each: what was wrong, and what to do.
+	Why  string `json:"why"`
+	Next string `json:"next"`
 }
 
 // ClockHolds is how long a Clock tells of the present. Without one that is younger the
@@ -184,6 +199,10 @@ type StopRequest struct {
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 	// Force kills it at once.
 	Force bool `json:"force,omitempty"`
+	// IfIdle stops it only if nothing uses it: no run and no connection to its
+	// shell, and no start that is going on. Otherwise the answer is a ProblemInUse,
+	// and nothing has changed. From the moment that it is granted no run begins.
+	IfIdle bool `json:"if_idle,omitempty"`
 }
 
 // MaxStopTimeout bounds StopRequest.TimeoutMS.
@@ -212,6 +231,7 @@ type Problem struct {
 const (
 	ProblemStart      = "urn:pybox:vm-start-failed"
 	ProblemStopping   = "urn:pybox:vm-stopping"
+	ProblemInUse      = "urn:pybox:vm-in-use"
 	ProblemBadRequest = "urn:pybox:bad-request"
 	ProblemNotFound   = "urn:pybox:not-found"
 	ProblemInternal   = "urn:pybox:internal"

@@ -12,6 +12,7 @@ import (
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/daemon/daemontest"
+	"github.com/pybox/pybox/host/images"
 	"github.com/pybox/pybox/vm"
 )
 
@@ -38,7 +39,7 @@ func TestStatusNamesEveryInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := vmInfo(b, vm.Config{Arch: m.Arch})
+	v := vmInfo(b, vm.Config{Arch: m.Arch}, new(images.Attachment))
 	status, err := json.Marshal(api.Status{VM: &v})
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/images"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/host/runs"
 	"github.com/pybox/pybox/vm"
@@ -131,7 +133,12 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 	if err := agentapi.CheckProtocol(a.bundle.Manifest.Agent.ProtocolVersion); err != nil {
 		return nil, fmt.Errorf("the guest bundle: %w", err)
 	}
-	cfg := d.machineConfig(a.bundle)
+	own := d.ownImages(ctx, a.bundle)
+	defer own.Release() // the machine has them open then
+	if len(own.Images)+len(own.LeftOut) > 0 {
+		next("images verified")
+	}
+	cfg := d.machineConfig(a.bundle, own)
 	d.console.begin(d.o.Now())
 	if a.machine, err = d.o.Driver.Start(ctx, cfg); err != nil {
 		return nil, err
@@ -152,17 +159,42 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 		from = f.FirstOutput
 	}
 	next("agent answered")
-	i := &instance{machine: a.machine, client: client, hello: hello, info: vmInfo(a.bundle, cfg), door: newDoor()}
+	i := &instance{machine: a.machine, client: client, hello: hello, info: vmInfo(a.bundle, cfg, own), door: newDoor()}
 	i.pushTime(ctx, d.log)
-	d.serveRuns(i, a.bundle.Manifest.Images)
+	d.serveRuns(i, allImages(a.bundle, own))
 	next("clock set")
 	d.log.Info("vm ready", "boot_id", hello.BootId, "kernel", hello.KernelRelease, "agent", hello.AgentVersion,
 		"acceleration", factsOf(a.machine).Acceleration)
 	return i, nil
 }
 
-// machineConfig is the bundle as a machine.
-func (d *Daemon) machineConfig(b *bundle.Bundle) vm.Config {
+// ownImages verifies the images of one's own for a machine with that bundle. What is
+// wrong with one leaves it out: no VM is kept from starting by that, nor by contents
+// that take long to read.
+func (d *Daemon) ownImages(ctx context.Context, b *bundle.Bundle) *images.Attachment {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	own := images.View(d.o.Home.Dir()).Attach(ctx, b.Manifest.Arch, b.Manifest.Images)
+	for _, l := range own.LeftOut {
+		d.log.Warn("an image was left out of the VM", "image", l.Name, "why", l.Why, "next", l.Next)
+	}
+	return own
+}
+
+// allImages are those of the bundle and one's own.
+func allImages(b *bundle.Bundle, own *images.Attachment) []bundle.Image {
+	all := slices.Clone(b.Manifest.Images)
+	for _, i := range own.Images {
+		all = append(all, i.Image)
+	}
+	return all
+}
+
+// machineConfig is the bundle, with images of one's own, as a machine.
+func (d *Daemon) machineConfig(b *bundle.Bundle, own *images.Attachment) vm.Config {
 	m, v := b.Manifest, d.o.Config.VM
 	c := vm.Config{
 		Name: "pybox", Arch: m.Arch, CPUs: v.CPUs, MemoryBytes: int64(v.Memory),
@@ -176,10 +208,15 @@ func (d *Daemon) machineConfig(b *bundle.Bundle) vm.Config {
 	for _, img := range m.Images {
 		c.Disks = append(c.Disks, vm.Disk{Path: b.Path(img.File), Serial: img.Serial})
 	}
+	for _, img := range own.Images {
+		if img.Path != "" {
+			c.Disks = append(c.Disks, vm.Disk{Path: img.Path, Serial: img.Serial})
+		}
+	}
 	return c
 }
 
-func vmInfo(b *bundle.Bundle, c vm.Config) api.VM {
+func vmInfo(b *bundle.Bundle, c vm.Config, own *images.Attachment) api.VM {
 	m := b.Manifest
 	v := api.VM{
 		Arch: c.Arch, CPUs: c.CPUs, MemoryBytes: c.MemoryBytes, Bundle: b.ID(),
@@ -192,6 +229,12 @@ func vmInfo(b *bundle.Bundle, c vm.Config) api.VM {
 	}
 	for _, i := range m.Images {
 		v.Images = append(v.Images, api.Image{Name: i.Name, SHA256: i.SHA256, Bytes: i.Bytes})
+	}
+	for _, i := range own.Images {
+		v.Images = append(v.Images, api.Image{Name: i.Name, SHA256: i.SHA256, Bytes: i.Bytes, Own: true})
+	}
+	for _, l := range own.LeftOut {
+		v.LeftOut = append(v.LeftOut, api.LeftOut(l))
 	}
 	return v
 }

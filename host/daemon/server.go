@@ -138,6 +138,12 @@ func (d *Daemon) serveStop(w http.ResponseWriter, r *http.Request) {
 	if timeout == 0 {
 		timeout = stopDefault
 	}
+	if req.IfIdle {
+		if p := d.closeIfIdle(); p != nil {
+			reply.Problem(w, p)
+			return
+		}
+	}
 	select {
 	case d.stop <- stopOrder{by: "client", reason: "stopped by a client", timeout: timeout, force: req.Force}:
 	default: // it is being stopped already
@@ -150,6 +156,28 @@ func (d *Daemon) serveStop(w http.ResponseWriter, r *http.Request) {
 		reply.JSON(w, end)
 	case <-r.Context().Done():
 	}
+}
+
+// closeIfIdle makes a VM that nothing uses one that is stopping, so that no run begins
+// any more, or says what uses it.
+func (d *Daemon) closeIfIdle() *api.Problem {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	why := ""
+	switch {
+	case d.state == api.StateStopping:
+		return nil // whoever has it stopped
+	case d.state != api.StateRunning:
+		why = "it is starting"
+	case d.users > 0:
+		why = "a run or a shell is in progress"
+	default:
+		d.state, d.since = api.StateStopping, d.o.Now()
+		d.log.Info("vm state", "state", d.state)
+		return nil
+	}
+	return &api.Problem{Type: api.ProblemInUse, Title: "the VM is in use", Status: http.StatusConflict,
+		Detail: "the VM is in use: " + why, Next: "try again when that has ended"}
 }
 
 // status never waits for the guest longer than guestAnswer.

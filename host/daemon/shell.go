@@ -181,6 +181,7 @@ func (d *Daemon) serveShell(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d.touch()
+	defer user{d}.Use()()
 	i, err := d.shellFor(r)
 	if err != nil {
 		d.failed(w, r, err)
@@ -214,6 +215,7 @@ func (d *Daemon) serveShellConn(w http.ResponseWriter, r *http.Request) {
 		reply.Problem(w, p)
 		return
 	}
+	defer user{d}.Use()() // it keeps the VM from being idle, and from being stopped as such
 	i, err := d.shellFor(r)
 	if err != nil {
 		d.failed(w, r, err)
@@ -233,7 +235,6 @@ func (d *Daemon) serveShellConn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer guest.Close()
-	defer user{d}.Use()() // it keeps the VM from being idle
 	client, ahead, err := hijack(w)
 	if err != nil {
 		d.log.Warn("no connection to the guest's shell", "error", err)

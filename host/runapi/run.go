@@ -95,12 +95,14 @@ func (h *Handler) acquire(ctx context.Context, s *semaphore.Weighted, bytes int6
 
 // run carries out a request. An error has not been told to the client.
 func (h *Handler) run(w http.ResponseWriter, r *http.Request, req api.RunRequest) error {
+	// Before the VM is asked for: one that is stopped because it is idle has no run
+	// then that found it running.
+	done := sync.OnceFunc(h.o.VM.Use())
+	defer done()
 	service, err := h.o.VM.Runs(r.Context())
 	if err != nil {
 		return err
 	}
-	done := sync.OnceFunc(h.o.VM.Use())
-	defer done()
 	c := contents{files: h.o.Files}
 	defer c.close()
 	request, err := c.request(req)
