@@ -1,6 +1,8 @@
-"""Compile the byte code of the image that this program runs on.
+"""Compile the byte code of the image that this program runs on, and record what
+programs on it will touch.
 
 usage: compileall.py [OUT [WORKERS [FOLDER...]]]
+       compileall.py --record OUT
 
 Every Python source below the folders (default: those on the module search path)
 is compiled as `python3` without -O would (PEP 3147, PEP 488), to a file that the
@@ -13,13 +15,29 @@ sources give equal bytes, however many workers there are (default: the CPUs).
 A source that cannot be compiled is named and passed over: whether the image may
 have such files is not for this program to say. It ends with 1 when anything else
 went wrong, and then nothing in OUT is of use; with 2 for wrong usage.
+
+Unless folders are given, a process of its own then imports what programs import
+most, as far as the image has it, and draws a picture (--record). The files of the
+image that this touched are listed in OUT/usr/share/pybox/preread, one path a line,
+without the first slash, sorted. What matplotlib found out about the image's fonts is
+copied to OUT/usr/share/pybox/tmp/matplotlib: from there it gets into /tmp of a box.
 """
 
+import importlib
 import importlib.util
+import io
 import os
 import py_compile
 import sys
 import warnings
+
+# What programs import: what the image has not is passed over.
+TOUCHED = (
+    *("argparse", "asyncio", "collections", "csv", "dataclasses", "datetime", "decimal", "enum", "functools"),
+    *("itertools", "json", "logging", "math", "multiprocessing", "pathlib", "random", "re", "sqlite3"),
+    *("statistics", "string", "subprocess", "tempfile", "threading", "time", "typing", "zoneinfo"),
+    *("numpy", "numpy.linalg", "pandas", "matplotlib.pyplot"),
+)
 
 PROGRESS = 100  # files from one line of progress to the next
 MAX_LINE = 2048  # bytes of a worker's report; less than PIPE_BUF, so it is whole
@@ -116,7 +134,111 @@ def follow(read, total):
     return done
 
 
+def start_record(out, compiled):
+    """Run this program once more, to record; return whether that went well."""
+    options = []
+    if compiled:
+        # What was just compiled is not in the image yet: to import it from the
+        # source takes a hundred times as long.
+        options = ["-X", "pycache_prefix=" + link_compiled(out)]
+    args = [sys.executable, *options, os.path.abspath(__file__), "--record", out]
+    status = os.spawnv(os.P_WAIT, sys.executable, args)
+    if status:
+        print(f"recording failed with status {status}", file=sys.stderr)
+    return not status
+
+
+def link_compiled(out):
+    """Make a folder that has all byte code as sys.pycache_prefix wants it."""
+    prefix = out + ".pycache"
+    for folder in search_path():
+        for here, _, names in os.walk(folder):
+            if os.path.basename(here) != "__pycache__":
+                link_folder(prefix, here, here, names)
+                there = os.path.join(out + here, "__pycache__")
+                link_folder(prefix, here, there, os.listdir(there) if os.path.isdir(there) else [])
+            else:
+                link_folder(prefix, os.path.dirname(here), here, names)
+    return prefix
+
+
+def link_folder(prefix, source, folder, names):
+    os.makedirs(prefix + source, exist_ok=True)
+    for name in names:
+        if name.endswith(".pyc"):
+            try:
+                os.symlink(os.path.join(folder, name), os.path.join(prefix + source, name))
+            except FileExistsError:
+                pass
+
+
+def record(out):
+    """Import and draw in this process, and write down what that touched."""
+    opened = set()
+    sys.addaudithook(lambda event, args: event == "open" and opened.add(args[0]))
+    fonts = os.environ["MPLCONFIGDIR"] = out + ".matplotlib"
+    for name in TOUCHED:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            pass
+    # That every font was looked at is what the list of fonts spares a program.
+    opened = {path for path in opened if not str(path).endswith((".afm", ".otf", ".pfb", ".ttc", ".ttf"))}
+    if "matplotlib.pyplot" in sys.modules:
+        draw(sys.modules["matplotlib.pyplot"])
+    sys.pycache_prefix = None
+    found = sorted(touched(opened))
+    write(out + "/usr/share/pybox/preread", "".join(path[1:] + "\n" for path in found))
+    for name in os.listdir(fonts) if os.path.isdir(fonts) else []:
+        if name.startswith("fontlist-"):
+            with open(os.path.join(fonts, name)) as f:
+                write(out + "/usr/share/pybox/tmp/matplotlib/" + name, f.read())
+    print(f"recorded {len(found)} files", flush=True)
+    return 0
+
+
+def draw(pyplot):
+    """Draw what has text and lines, in two formats."""
+    pyplot.plot([1, 2, 3])
+    pyplot.title("Title")
+    for kind in "png", "svg":
+        pyplot.savefig(io.BytesIO(), format=kind)
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as f:
+        f.write(text)
+
+
+def touched(opened):
+    """The files of the image that modules came from, that are mapped, and that were
+    opened; byte code in the place of sources."""
+    paths = {path for path in opened if isinstance(path, str) and not path.endswith((".py", ".pyc"))}
+    with open("/proc/self/maps") as maps:
+        fields = [line.rstrip("\n").split(None, 5) for line in maps]
+    paths.update(f[5] for f in fields if len(f) == 6 and f[5].startswith("/"))
+    code = set()
+    for module in list(sys.modules.values()):
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        if isinstance(origin, str) and origin.endswith(".py") and in_image(origin):
+            code.add(os.path.join(os.path.realpath(os.path.dirname(target(origin))), os.path.basename(target(origin))))
+        elif isinstance(origin, str) and origin.startswith("/"):
+            paths.add(origin)
+    return code | {os.path.realpath(path) for path in paths if in_image(path)}
+
+
+def in_image(path):
+    """Whether it is a regular file on the file system that the image is."""
+    try:
+        return os.path.isfile(path) and os.stat(path).st_dev == os.stat("/").st_dev
+    except (OSError, ValueError):
+        return False
+
+
 def main(argv):
+    if len(argv) == 3 and argv[1] == "--record":
+        return record(os.path.abspath(argv[2]))
     if len(argv) > 2 and not argv[2].isdecimal():
         print(__doc__, file=sys.stderr)
         return 2
@@ -135,6 +257,8 @@ def main(argv):
     ended = [os.waitpid(pid, 0)[1] for pid in pids]
     if any(ended) or done != len(paths):
         print(f"a worker failed: {done} of {len(paths)} files done, wait statuses {ended}", file=sys.stderr)
+        return 1
+    if not argv[3:] and not start_record(out, bool(paths)):
         return 1
     return 0
 

@@ -42,6 +42,7 @@ import (
 
 // makers make the trees of the images that there are, by their names.
 var makers = map[string]func(ctx context.Context, arch string, packages []unpack.Package) (*tree.Tree, error){
+	"data":   image.Data,
 	"stdlib": image.Stdlib,
 }
 

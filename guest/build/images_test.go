@@ -250,7 +250,7 @@ func TestStdlibRefuses(t *testing.T) {
 	}
 	o := options(t, "amd64", packages("amd64"))
 	o.Images, o.Fetch = []string{"nonsense"}, nil
-	if _, err := Build(t.Context(), o); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "there are: stdlib") {
+	if _, err := Build(t.Context(), o); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "there are: data, stdlib") {
 		t.Errorf("no such image: %v", err)
 	}
 	o.Images = []string{"stdlib", "stdlib"}

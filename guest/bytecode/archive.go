@@ -24,15 +24,19 @@ func archiveErr(format string, a ...any) error {
 	return fmt.Errorf("%w: %w", ErrArchive, fmt.Errorf(format, a...))
 }
 
+// found is what an archive holds: byte code by the paths of its sources, and what was
+// recorded, by its paths in the image.
+type found struct{ code, record map[string][]byte }
+
 // read takes an archive apart that holds byte code of the given sources, not
-// necessarily of all, and nothing else. It returns the byte code by the paths of
-// the sources. All errors match ErrArchive.
-func read(r io.Reader, sources map[string][]byte) (map[string][]byte, error) {
+// necessarily of all, what was recorded (see isRecord), and nothing else. All errors
+// match ErrArchive.
+func read(r io.Reader, sources map[string][]byte) (*found, error) {
 	source := map[string]string{} // by target
 	for p := range sources {
 		source[Target(p)] = p
 	}
-	out := map[string][]byte{}
+	out := &found{map[string][]byte{}, map[string][]byte{}}
 	left := int64(MaxArchiveBytes)
 	tr := tar.NewReader(io.LimitReader(r, MaxArchiveBytes))
 	for {
@@ -44,40 +48,61 @@ func read(r io.Reader, sources map[string][]byte) (map[string][]byte, error) {
 			return nil, archiveErr("%w", err)
 		}
 		p, ok := source[h.Name]
+		max, record := isRecord(h.Name)
+		if !record {
+			max = maxFileBytes
+		}
 		switch {
 		case h.Typeflag != tar.TypeReg:
 			return nil, archiveErr("%.200q is no regular file", h.Name)
-		case !ok:
+		case !ok && !record:
 			return nil, archiveErr("%.200q is the byte code of no source of the image", h.Name)
-		case out[p] != nil:
+		case out.code[p] != nil || out.record[h.Name] != nil:
 			return nil, archiveErr("%q stands twice in it", h.Name)
-		case h.Size > maxFileBytes || h.Size > left:
+		case h.Size > max || h.Size > left:
 			return nil, archiveErr("%q is too large", h.Name)
 		}
 		left -= h.Size
-		pyc, err := io.ReadAll(tr)
-		if err == nil {
-			err = check(pyc, sources[p])
+		b, err := io.ReadAll(tr)
+		if err == nil && ok {
+			err = check(b, sources[p])
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, archiveErr("%q: %w", h.Name, err)
+		case ok:
+			out.code[p] = b
+		default:
+			out.record[h.Name] = b
 		}
-		out[p] = pyc
 	}
 }
 
-// write makes an archive that read takes. Equal arguments give equal bytes.
-func write(code map[string][]byte) ([]byte, error) {
+// byTarget gives byte code the paths that it has in an image.
+func byTarget(code map[string][]byte) map[string][]byte {
+	out := make(map[string][]byte, len(code))
+	for p, b := range code {
+		out[Target(p)] = b
+	}
+	return out
+}
+
+// write makes an archive of files, by their paths in an image, that read takes. Equal
+// arguments give equal bytes.
+func write(files map[string][]byte) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	for _, p := range slices.Sorted(maps.Keys(code)) {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: Target(p), Mode: 0o644, Size: int64(len(code[p])), Format: tar.FormatPAX}
+	for _, p := range slices.Sorted(maps.Keys(files)) {
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: p, Mode: 0o644, Size: int64(len(files[p])), Format: tar.FormatPAX}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err
 		}
-		if _, err := w.Write(code[p]); err != nil {
+		if _, err := w.Write(files[p]); err != nil {
 			return nil, err
 		}
 	}
-	return b.Bytes(), w.Close()
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
 }

@@ -39,9 +39,10 @@ type Compiler interface {
 	Version() string
 	// Compile compiles every source on the search path of an image's
 	// interpreter that has no byte code yet, and writes the results to w as a
-	// tar archive of regular files, by their paths in the image. ctx bounds it.
-	// Sources that cannot be compiled are left out. On an error, what was
-	// written is of no use.
+	// tar archive of regular files, by their paths in the image. What it records of
+	// a run, if anything, is beside them: layout.Preread, and below layout.Seeds
+	// what matplotlib knows of fonts. ctx bounds it. Sources that cannot be compiled
+	// are left out. On an error, what was written is of no use.
 	Compile(ctx context.Context, j Job, w io.Writer) error
 }
 
@@ -88,44 +89,35 @@ type Options struct {
 	Progress func(line string)
 }
 
-// Add adds the byte code of all sources to the image t that have none yet, out of
-// the cache or by compiling it. Errors match ErrIncomplete, ErrArch, ErrArchive or nospace.Err, or
-// come from the compiler.
+// Add adds to the image t the byte code of all sources that have none yet, and what
+// was recorded on a run of it (see package layout), out of the cache or by compiling
+// and running it. A record that t has already is replaced. Errors match ErrIncomplete,
+// ErrArch, ErrArchive or nospace.Err, or come from the compiler.
 func Add(ctx context.Context, t *tree.Tree, o Options) error {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
-	versions := []string{cacheFormat, o.Compiler.Version(), o.Interpreter}
+	removeRecord(t)
+	w := work{Options: o, versions: []string{cacheFormat, o.Compiler.Version(), o.Interpreter}, code: map[string][]byte{}}
+	w.recordKey = recordKey(w.versions, t)
 	all := sources(t)
-	code := map[string][]byte{}
-	var missing []unit
-	for _, u := range units(versions, all) {
-		have, err := load(o.Cache, u, o.complete)
-		switch {
-		case err == nil:
-			maps.Copy(code, have)
-			continue
-		case errors.Is(err, errDamaged):
-			o.Progress(fmt.Sprintf("%v; compiling it again", err))
-		case !errors.Is(err, os.ErrNotExist):
-			return fmt.Errorf("cache of byte code: %w", err)
-		}
-		missing = append(missing, u)
+	if err := w.load(all); err != nil {
+		return fmt.Errorf("cache of byte code: %w", err)
 	}
-	if len(missing) > 0 {
-		if err := o.compile(ctx, t, code, missing); err != nil {
+	if len(w.missing) > 0 || w.record == nil {
+		if err := w.compile(ctx, t); err != nil {
 			return err
 		}
 	}
-	for p, pyc := range code {
-		if err := t.WriteFile(Target(p), pyc, tree.Attr{Mode: 0o644}); err != nil {
+	for p, b := range byTarget(w.code) {
+		if err := t.WriteFile(p, b, tree.Attr{Mode: 0o644}); err != nil {
 			return err
 		}
 	}
-	for _, p := range lacking(code, all) {
+	for _, p := range lacking(w.code, all) {
 		o.Left(p)
 	}
-	return nil
+	return addRecord(t, o.Arch, w.record)
 }
 
 // complete makes sure that code has the byte code of every source that has to have
@@ -137,47 +129,105 @@ func (o Options) complete(code, sources map[string][]byte) error {
 	return complete(code, sources)
 }
 
-// compile adds the byte code of the missing units to code, and keeps it.
-func (o Options) compile(ctx context.Context, t *tree.Tree, code map[string][]byte, missing []unit) error {
-	img, err := o.workpiece(ctx, t, code, missing)
+// work is what one Add has and lacks.
+type work struct {
+	Options
+	versions  []string
+	recordKey string
+	code      map[string][]byte // by source
+	missing   []unit
+	record    map[string][]byte // by path in the image; nil: not known
+}
+
+// load takes what the cache has.
+func (w *work) load(all map[string][]byte) error {
+	for _, u := range units(w.versions, all) {
+		have, err := load(w.Cache, u, w.complete)
+		if err := w.lacks(err); err != nil {
+			return err
+		}
+		if err != nil {
+			w.missing = append(w.missing, u)
+		}
+		maps.Copy(w.code, have)
+	}
+	have, err := loadArchive(w.Cache, w.recordKey, nil)
+	if err == nil {
+		w.record = have.record
+	}
+	return w.lacks(err)
+}
+
+// lacks returns err unless it means that something has to be made.
+func (w *work) lacks(err error) error {
+	if errors.Is(err, errDamaged) {
+		w.Progress(fmt.Sprintf("%v; compiling it again", err))
+		return nil
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// compile makes what is missing, and keeps it.
+func (w *work) compile(ctx context.Context, t *tree.Tree) error {
+	img, err := w.workpiece(ctx, t, w.code, w.missing)
 	if err != nil {
 		return err
 	}
-	file, serial, err := o.writeImage(img)
-	if err != nil {
-		return fmt.Errorf("image to compile: %w", err) // who chose TempDir explains a full disk
-	}
-	defer os.Remove(file)
-	m, err := o.Machine(ctx)
+	fresh, err := w.run(ctx, img)
 	if err != nil {
 		return err
 	}
-	archive := &bounded{left: MaxArchiveBytes}
-	job := Job{Machine: m, Image: file, Serial: serial, MaxBytes: MaxArchiveBytes, Progress: o.Progress}
-	if err := o.Compiler.Compile(ctx, job, archive); err != nil {
-		return fmt.Errorf("compile byte code: %w", err)
-	}
-	fresh, err := read(&archive.buf, sources(img))
-	if err != nil {
-		return fmt.Errorf("compile byte code: %w", err)
-	}
-	for _, u := range missing {
-		if err := o.complete(fresh, u.sources); err != nil {
+	for _, u := range w.missing {
+		if err := w.complete(fresh.code, u.sources); err != nil {
 			return fmt.Errorf("compile byte code: %w", err)
 		}
 		part := map[string][]byte{}
 		for p := range u.sources {
-			if pyc, ok := fresh[p]; ok {
+			if pyc, ok := fresh.code[p]; ok {
 				part[p] = pyc
 			}
 		}
-		maps.Copy(code, part)
-		err := nospace.Explain(store(o.Cache, u, part), "the compiled byte code", o.Cache, 0, "choose a cache folder on another disk with PYBOX_CACHE")
-		if err != nil {
-			return fmt.Errorf("keep byte code: %w", err)
+		maps.Copy(w.code, part)
+		if err := w.keep(u.key, byTarget(part)); err != nil {
+			return err
 		}
 	}
+	w.record = fresh.record
+	return w.keep(w.recordKey, fresh.record)
+}
+
+func (w *work) keep(key string, files map[string][]byte) error {
+	err := nospace.Explain(store(w.Cache, key, files), "the compiled byte code", w.Cache, 0, "choose a cache folder on another disk with PYBOX_CACHE")
+	if err != nil {
+		return fmt.Errorf("keep byte code: %w", err)
+	}
 	return nil
+}
+
+// run has the compiler run img.
+func (o Options) run(ctx context.Context, img *tree.Tree) (*found, error) {
+	file, serial, err := o.writeImage(img)
+	if err != nil {
+		return nil, fmt.Errorf("image to compile: %w", err) // who chose TempDir explains a full disk
+	}
+	defer os.Remove(file)
+	m, err := o.Machine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	archive := &bounded{left: MaxArchiveBytes}
+	job := Job{Machine: m, Image: file, Serial: serial, MaxBytes: MaxArchiveBytes, Progress: o.Progress}
+	if err := o.Compiler.Compile(ctx, job, archive); err != nil {
+		return nil, fmt.Errorf("compile byte code: %w", err)
+	}
+	fresh, err := read(&archive.buf, sources(img))
+	if err != nil {
+		return nil, fmt.Errorf("compile byte code: %w", err)
+	}
+	return fresh, nil
 }
 
 // workpiece is the image that a guest of the compiler's architecture can run and

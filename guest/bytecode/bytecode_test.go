@@ -193,7 +193,7 @@ func TestDamagedCache(t *testing.T) {
 		o := options(t, c)
 		add(t, imageTree(t, "amd64", nil), o)
 		files, err := filepath.Glob(filepath.Join(o.Cache, "*"))
-		if err != nil || len(files) != 2 {
+		if err != nil || len(files) != 3 { // two of byte code and the record
 			t.Fatalf("%q, %v", files, err)
 		}
 		for _, f := range files {
@@ -210,7 +210,7 @@ func TestDamagedCache(t *testing.T) {
 		tr := imageTree(t, "amd64", nil)
 		add(t, tr, o)
 		wantCode(t, tr, importable("amd64"))
-		if len(c.Jobs) != 2 || len(lines) != 3 || !strings.Contains(lines[0], "damaged file in the cache") {
+		if len(c.Jobs) != 2 || len(lines) != 4 || !strings.Contains(lines[0], "damaged file in the cache") {
 			t.Errorf("%s: %d jobs, %q", name, len(c.Jobs), lines)
 		}
 	}

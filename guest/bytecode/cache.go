@@ -62,7 +62,19 @@ var errDamaged = errors.New("damaged file in the cache of byte code")
 // os.ErrNotExist when it is not there, errDamaged when it is not what was kept or
 // when complete says that it is not enough.
 func load(dir string, u unit, complete func(code, sources map[string][]byte) error) (map[string][]byte, error) {
-	f, err := os.Open(filepath.Join(dir, u.key))
+	f, err := loadArchive(dir, u.key, u.sources)
+	if err != nil {
+		return nil, err
+	}
+	if err := complete(f.code, u.sources); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", errDamaged, u.key, err)
+	}
+	return f.code, nil
+}
+
+// loadArchive returns what is kept under a key. Errors are as those of load.
+func loadArchive(dir, key string, sources map[string][]byte) (*found, error) {
+	f, err := os.Open(filepath.Join(dir, key))
 	if err != nil {
 		return nil, err
 	}
@@ -75,19 +87,16 @@ func load(dir string, u unit, complete func(code, sources map[string][]byte) err
 	if string(head) != cacheHead(archive) {
 		return nil, fmt.Errorf("%w: %s: wrong digest", errDamaged, f.Name())
 	}
-	code, err := read(bytes.NewReader(archive), u.sources)
-	if err == nil {
-		err = complete(code, u.sources)
-	}
+	out, err := read(bytes.NewReader(archive), sources)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", errDamaged, f.Name(), err)
 	}
-	return code, nil
+	return out, nil
 }
 
-// store keeps the byte code of a unit.
-func store(dir string, u unit, code map[string][]byte) error {
-	archive, err := write(code)
+// store keeps files, by their paths in an image, under a key.
+func store(dir, key string, files map[string][]byte) error {
+	archive, err := write(files)
 	if err != nil {
 		return err
 	}
@@ -95,7 +104,7 @@ func store(dir string, u unit, code map[string][]byte) error {
 		return err
 	}
 	b := append([]byte(cacheHead(archive)+"\n"), archive...)
-	return renameio.WriteFile(filepath.Join(dir, u.key), b, 0o644)
+	return renameio.WriteFile(filepath.Join(dir, key), b, 0o644)
 }
 
 func cacheHead(archive []byte) string {

@@ -9,6 +9,9 @@ import (
 	"maps"
 	"strings"
 	"testing"
+
+	"github.com/pybox/pybox/guest/layout"
+	"github.com/pybox/pybox/guest/tree"
 )
 
 // TestHeader: what importlib.util of Python 3.13 says of these sources.
@@ -53,24 +56,24 @@ func TestWriteAndRead(t *testing.T) {
 	for p := range twoSources {
 		code[p] = pycOf(p)
 	}
-	one, err := write(code)
+	one, err := write(byTarget(code))
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := write(maps.Clone(code))
+	two, err := write(byTarget(code))
 	if err != nil || !bytes.Equal(one, two) {
 		t.Errorf("equal code makes other archives, %v", err)
 	}
 	back, err := read(bytes.NewReader(one), twoSources)
-	if err != nil || !maps.EqualFunc(back, code, bytes.Equal) {
+	if err != nil || !maps.EqualFunc(back.code, code, bytes.Equal) || len(back.record) != 0 {
 		t.Errorf("%q, %v", back, err)
 	}
 	delete(code, lib+"a.py")
-	part, err := write(code)
+	part, err := write(byTarget(code))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if back, err := read(bytes.NewReader(part), twoSources); err != nil || len(back) != 1 {
+	if back, err := read(bytes.NewReader(part), twoSources); err != nil || len(back.code) != 1 {
 		t.Errorf("an archive of some sources: %q, %v", back, err)
 	}
 }
@@ -138,6 +141,11 @@ func hostile(t testing.TB) map[string][]byte {
 		"device":             archive(t, kind(tar.TypeChar)),
 		"fifo":               archive(t, kind(tar.TypeFifo)),
 		"folder":             archive(t, entry{tar.Header{Typeflag: tar.TypeDir, Name: lib}, nil}),
+		"list twice":         archive(t, file(layout.Preread, nil), file(layout.Preread, nil)),
+		"long list":          archive(t, file(layout.Preread, make([]byte, layout.MaxPrereadBytes+1))),
+		"other seed":         archive(t, file(layout.Seeds+"/x", nil)),
+		"other fonts":        archive(t, file(fontsDir+"/fontlist-v1.json/x", nil)),
+		"climbing fonts":     archive(t, file(fontsDir+"/fontlist-v1/../../x.json", nil)),
 		"global header": archive(t, entry{tar.Header{Typeflag: tar.TypeXGlobalHeader,
 			PAXRecords: map[string]string{"path": a}}, nil}, file(a, good)),
 	}
@@ -201,6 +209,7 @@ func FuzzRead(f *testing.F) {
 	for _, b := range hostile(f) {
 		f.Add(b)
 	}
+	f.Add(archive(f, file(layout.Preread, []byte(lib+"a.py\n")), file(fontsDir+"/fontlist-v390.json", []byte(`{"ttflist": [2, 1]}`))))
 	f.Add(archive(f, file(Target(lib+"a.py"), pycOf(lib+"a.py")), file(Target(lib+"p/b.py"), pycOf(lib+"p/b.py"))))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		code, err := read(bytes.NewReader(b), twoSources)
@@ -210,9 +219,25 @@ func FuzzRead(f *testing.F) {
 			}
 			return
 		}
-		for p, pyc := range code {
+		for p, pyc := range code.code {
 			if source, ok := twoSources[p]; !ok || check(pyc, source) != nil {
 				t.Fatalf("%q got in as %s", pyc, p)
+			}
+		}
+		img := tree.New(tree.DefaultLimits)
+		for p, source := range twoSources {
+			if err := img.WriteFile(p, source, tree.Attr{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := addRecord(img, "amd64", code.record); err != nil && !errors.Is(err, ErrArchive) {
+			t.Fatal(err)
+		}
+		if n := img.Lookup(layout.Preread); n != nil {
+			for p := range strings.Lines(string(n.Data)) {
+				if _, ok := twoSources[strings.TrimSuffix(p, "\n")]; !ok {
+					t.Fatalf("%q is to be read", p)
+				}
 			}
 		}
 	})

@@ -16,9 +16,9 @@ var libraries = []string{
 	"usr/local/lib/python" + image.Python + "/dist-packages/",
 }
 
-// triplets stand in the names of sources that are of one architecture only, such
-// as _sysconfigdata__linux_x86_64-linux-gnu.py.
-var triplets = []string{"x86_64-linux-gnu", "aarch64-linux-gnu"}
+// tripletOf, by architecture, stands in the names of files that are of one architecture
+// only, such as _sysconfigdata__linux_x86_64-linux-gnu.py.
+var tripletOf = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 
 // cacheDir and cacheTag name byte code: PEP 3147.
 const cacheDir = "__pycache__"
@@ -58,7 +58,7 @@ func inLibrary(p string) bool {
 
 // isNative tells whether a source is of one architecture only.
 func isNative(p string) bool {
-	for _, t := range triplets {
+	for _, t := range tripletOf {
 		if strings.Contains(p, t) {
 			return true
 		}

@@ -38,6 +38,16 @@ var droppedModules = []string{"_ctypes_test", "_test*", "_xxtestfuzz", "xxlimite
 // or extension module is missing, where a link leads to nothing, and where the
 // tree breaks the layout of a box's image.
 func Stdlib(ctx context.Context, arch string, packages []unpack.Package) (*tree.Tree, error) {
+	t, err := python(ctx, arch, packages, isDropped)
+	if err != nil {
+		return nil, err
+	}
+	return t, check(t, arch)
+}
+
+// python is the tree that every image begins with: Python, and the packages without
+// what drop holds for.
+func python(ctx context.Context, arch string, packages []unpack.Package, drop func(unpack.Package, string) bool) (*tree.Tree, error) {
 	t, err := skeleton()
 	if err != nil {
 		return nil, err
@@ -45,10 +55,8 @@ func Stdlib(ctx context.Context, arch string, packages []unpack.Package) (*tree.
 	if err := t.Symlink(interpreter, "python"+Python, tree.Attr{}); err != nil {
 		return nil, err
 	}
-	if _, err := unpack.All(ctx, t, arch, packages, isDropped); err != nil {
-		return nil, err
-	}
-	return t, check(t, arch)
+	_, err = unpack.All(ctx, t, arch, packages, drop)
+	return t, err
 }
 
 // interpreter is a link that no package here may bring: python3 itself is one that

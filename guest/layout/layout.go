@@ -1,6 +1,7 @@
 // Package layout says what every image of a box has to have, however it was
-// made: the folders that a box's file systems are mounted on. Whoever makes or
-// takes in an image checks it, and the guest does so again before it uses one.
+// made: the folders that a box's file systems are mounted on; and where what it may
+// have for the guest's use is. Whoever makes or takes in an image checks it, and the
+// guest does so again before it uses one.
 package layout
 
 import (
@@ -17,6 +18,18 @@ var Err = errors.New("unusable image")
 // must be a folder itself: the runtime mounts on what the path leads to, so a
 // link would let an image choose what is hidden and what is not.
 var dirs = []string{"box", "dev", "proc", "sys", "tmp"}
+
+// What an image may have besides, made when its byte code is. Paths are relative to
+// the image's root.
+const (
+	// Preread is a file that lists what programs touch of the image when they import
+	// what they import most: paths of regular files, one a line, sorted.
+	Preread = "usr/share/pybox/preread"
+	// MaxPrereadBytes bounds that file.
+	MaxPrereadBytes = 1 << 20
+	// Seeds is a folder whose files are in /tmp of every box when its program starts.
+	Seeds = "usr/share/pybox/tmp"
+)
 
 // Dirs returns the folders, sorted, relative to the image's root.
 func Dirs() []string { return append([]string(nil), dirs...) }

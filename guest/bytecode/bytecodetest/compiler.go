@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
+	"slices"
 
 	goerofs "github.com/erofs/go-erofs"
 
@@ -24,6 +26,8 @@ type Compiler struct {
 	Jobs []bytecode.Job
 	// Compiled are the paths of the sources that it made byte code for.
 	Compiled []string
+	// Record are files that it adds to what it made, by their paths; may be nil.
+	Record map[string]string
 	// Err is what Compile returns in the end.
 	Err error
 	// Skip tells which sources "cannot be compiled"; may be nil.
@@ -54,6 +58,15 @@ func (c *Compiler) Compile(ctx context.Context, j bytecode.Job, w io.Writer) err
 	out := tar.NewWriter(w)
 	for _, dir := range []string{"usr/lib", "usr/local/lib"} {
 		if err := c.walk(img, dir, out); err != nil {
+			return err
+		}
+	}
+	for _, p := range slices.Sorted(maps.Keys(c.Record)) {
+		h := &tar.Header{Name: p, Typeflag: tar.TypeReg, Size: int64(len(c.Record[p]))}
+		if err := out.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(out, c.Record[p]); err != nil {
 			return err
 		}
 	}
