@@ -91,6 +91,8 @@ func coded(err error) error {
 		code = connect.CodeUnavailable
 	case errors.Is(err, context.Canceled):
 		code = connect.CodeCanceled
+	case errors.Is(err, context.DeadlineExceeded):
+		code = connect.CodeDeadlineExceeded
 	}
 	return connect.NewError(code, err)
 }

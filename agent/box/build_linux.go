@@ -59,7 +59,7 @@ func (m *Manager) Build(ctx context.Context, r *agentv1.BuildRequest, id string,
 		limits: limitsOf(r.GetLimits()), timeout: time.Duration(r.GetTimeoutNs()),
 		stdout: buildOutput, stderr: buildOutput, queueWait: time.Duration(r.GetTimeoutNs()),
 		exclusive: true, input: given{"build.py", program},
-		collect: func(ctx context.Context, work string) error { return writeTar(ctx, work, archive) },
+		archive: func(ctx context.Context, work string) error { return writeTar(ctx, work, archive) },
 	}, func(e *agentv1.RunEvent) error {
 		if o := e.GetOutput(); o != nil {
 			return emit(&agentv1.BuildEvent{Event: &agentv1.BuildEvent_Progress{Progress: o.GetData()}})

@@ -18,6 +18,7 @@ import (
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/cgroup"
+	"github.com/pybox/pybox/agent/collect"
 	"github.com/pybox/pybox/agent/counters"
 	"github.com/pybox/pybox/agent/engine"
 	"github.com/pybox/pybox/agent/oci"
@@ -46,6 +47,12 @@ const (
 	// flushTimeout is how long the client may take to fetch the output before it
 	// is told that the run is over.
 	flushTimeout = 10 * time.Minute
+	// lookTimeout bounds the look at what the program left, and giveTimeout how
+	// long the client may take to fetch the files, the rest of the output before
+	// them included. One that takes nothing at all is given up sooner: see
+	// api.StallTimeout.
+	lookTimeout = 30 * time.Second
+	giveTimeout = 10 * time.Minute
 	// sampleEvery is the first interval of samples; it grows with their number.
 	sampleEvery = 100 * time.Millisecond
 	// logTimeout bounds the wait for the kernel's log.
@@ -65,9 +72,13 @@ type plan struct {
 	queueWait          time.Duration
 	exclusive          bool
 	input              input
-	// collect takes what the program left, once the box is empty and before it
-	// goes; nil: nothing.
-	collect func(ctx context.Context, work string) error
+	// known and left are for a run: what was put into its working folder, and what
+	// may come back of it.
+	known *collect.Known
+	left  collect.Bounds
+	// archive is for a build, and takes what its program left, once the box is
+	// empty and before it goes.
+	archive func(ctx context.Context, work string) error
 }
 
 // input puts the files of a run into its box, and its standard input.
@@ -94,6 +105,9 @@ type life struct {
 	client context.Context
 	ctx    context.Context
 	cancel context.CancelFunc
+	// giving ends when the client wants no more of the files.
+	giving     context.Context
+	stopGiving context.CancelCauseFunc
 	// counted is closed when no process of the box is left and its counters are
 	// read.
 	counted chan struct{}
@@ -150,6 +164,8 @@ func (m *Manager) live(ctx context.Context, p plan, send func(*agentv1.RunEvent)
 	// Before anybody can find the life, and kill it.
 	l.ctx, l.cancel = context.WithCancel(ctx)
 	defer l.cancel()
+	l.giving, l.stopGiving = context.WithCancelCause(ctx)
+	defer l.stopGiving(nil)
 	if err := m.add(l); err != nil {
 		return err
 	}
@@ -167,7 +183,7 @@ func (m *Manager) live(ctx context.Context, p plan, send func(*agentv1.RunEvent)
 	grant, root, err := l.admit()
 	if err == nil {
 		l.cfg.Slot, l.cfg.ImageRoot = grant.Slot, root
-		l.whole(ctx, grant)
+		err = l.whole(ctx, grant)
 	}
 	l.out.close()
 	err = errors.Join(err, <-sent)
@@ -237,17 +253,13 @@ func (l *life) queued(ahead int) {
 	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Queued{Queued: &agentv1.Queued{Ahead: uint32(ahead)}}})
 }
 
-// whole makes the box, runs the program, and removes the box. It always ends with
-// a record. The grant is given back when the box is gone, and not before: nobody
-// else may get its user ids. What is kept of the output keeps its part of it.
-func (l *life) whole(ctx context.Context, grant *admission.Grant) {
+// whole makes the box, runs the program, and removes the box. It ends with a record,
+// or with an error for a client that has a part of a file and cannot get the rest.
+// The grant is given back when the box is gone, and not before: nobody else may get
+// its user ids. What is kept of the output keeps its part of it.
+func (l *life) whole(ctx context.Context, grant *admission.Grant) error {
 	l.end(l.makeAndRun())
-	if l.p.collect != nil && l.rec.Ending.How == api.HowExited {
-		if err := l.p.collect(ctx, l.cfg.Work); err != nil {
-			l.unknown("what the program left in its working folder", err.Error())
-		}
-		l.stage("collected")
-	}
+	failed := l.collect(ctx)
 	removed := make(chan *agentv1.Cleanup, 1)
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateTimeout)
 	defer cancel()
@@ -281,13 +293,17 @@ func (l *life) whole(ctx context.Context, grant *admission.Grant) {
 			l.unknown("whether the box is gone", fmt.Sprintf("it could not be confirmed within %v; it is still worked at", removeTimeout))
 		}
 	}
-	flush, cancel := context.WithTimeout(ctx, flushTimeout)
-	defer cancel()
-	l.out.flush(flush)
+	if failed == nil {
+		flush, cancel := context.WithTimeout(ctx, flushTimeout)
+		defer cancel()
+		l.out.flush(flush)
+	}
 	if inTime {
 		l.m.remove(l) // before the client is told, who may use the id again at once
 	}
-	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Record{Record: l.rec}})
+	if failed == nil {
+		l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Record{Record: l.rec}})
+	}
 	if !inTime {
 		cleanup := <-removed
 		if cleanup.Status == api.CleanupRemoved {
@@ -300,6 +316,7 @@ func (l *life) whole(ctx context.Context, grant *admission.Grant) {
 			go l.removeLater(grant)
 		}
 	}
+	return failed
 }
 
 // makeAndRun returns when the program has ended or must be ended: nil, or why it
@@ -538,6 +555,9 @@ func (l *life) sampled(s counters.Sample) {
 
 // kill ends the box at once; the first cause counts.
 func (l *life) kill(c cause, detail string) {
+	if c == causeCancel {
+		l.stopGiving(errors.New(detail))
+	}
 	l.mu.Lock()
 	if l.cause == causeNone && !l.over {
 		l.cause, l.detail, l.killedAt = c, detail, l.m.o.Boot()

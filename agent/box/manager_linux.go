@@ -17,6 +17,7 @@ import (
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/boottime"
+	"github.com/pybox/pybox/agent/collect"
 	"github.com/pybox/pybox/agent/counters"
 	"github.com/pybox/pybox/agent/engine"
 	"github.com/pybox/pybox/agent/images"
@@ -266,11 +267,13 @@ func (m *Manager) remove(l *life) {
 // this package's or of package admission or images. ctx ends when the client is
 // gone: the box is then killed.
 func (m *Manager) Run(ctx context.Context, start *agentv1.RunStart, in Input, send func(*agentv1.RunEvent) error) error {
+	left := collect.Bounds{Files: start.GetFiles(), Bytes: start.GetFilesBytes(), Collect: start.GetCollect()}
+	up := &upload{in: in, program: start.GetProgram(), maxFiles: start.GetFiles(), maxBytes: start.GetFilesBytes(), known: collect.NewKnown()}
 	return m.live(ctx, plan{
 		id: start.GetId(), image: start.GetImage(), program: start.GetProgram(), args: start.GetArgs(), env: start.GetEnv(),
 		limits: limitsOf(start.GetLimits()), timeout: time.Duration(start.GetTimeoutNs()),
 		stdout: start.GetStdoutBytes(), stderr: start.GetStderrBytes(),
-		queueWait: time.Duration(start.GetQueueWaitNs()), input: &upload{in: in, program: start.GetProgram()},
+		queueWait: time.Duration(start.GetQueueWaitNs()), input: up, known: up.known, left: left,
 	}, send)
 }
 

@@ -2,6 +2,8 @@ package box
 
 import (
 	"context"
+	"errors"
+	"math"
 	"sync"
 
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
@@ -20,20 +22,32 @@ const maxPiece = 64 << 10
 // stream carries the events of a run to its client at the client's pace. What
 // happens in the run never waits for it: events are queued (their number is
 // bounded by what a run does), output stays in its captures until it is asked
-// for. It is safe for concurrent use.
+// for, and files stay in the working folder. It is safe for concurrent use.
 type stream struct {
 	mu     sync.Mutex
 	queue  []*agentv1.RunEvent
+	taken  int // how many events are no longer in the queue
 	closed bool
 	wake   chan struct{}
 
-	pieces chan *agentv1.RunEvent
+	pieces chan piece
 	pumps  sync.WaitGroup
+	over   chan struct{} // closed when nothing is sent any more
 }
 
 func newStream() *stream {
-	return &stream{wake: make(chan struct{}, 1), pieces: make(chan *agentv1.RunEvent)}
+	return &stream{wake: make(chan struct{}, 1), pieces: make(chan piece), over: make(chan struct{})}
 }
+
+// piece is an event that was not queued: a piece of something large. It goes after
+// as many queued events as there were when it was handed over.
+type piece struct {
+	event *agentv1.RunEvent
+	after int
+}
+
+// errStreamOver: the client's stream took no more.
+var errStreamOver = errors.New("the client's stream has ended")
 
 // event queues e.
 func (s *stream) event(e *agentv1.RunEvent) {
@@ -67,20 +81,34 @@ func (s *stream) follow(ctx context.Context, n uint32, src source) {
 				return
 			}
 			for len(b) > 0 {
-				piece := b[:min(len(b), maxPiece)]
-				e := &agentv1.RunEvent{Event: &agentv1.RunEvent_Output{Output: &agentv1.Output{Stream: n, Data: piece}}}
-				select {
-				case s.pieces <- e:
-				case <-ctx.Done():
+				data := b[:min(len(b), maxPiece)]
+				e := &agentv1.RunEvent{Event: &agentv1.RunEvent_Output{Output: &agentv1.Output{Stream: n, Data: data}}}
+				if s.hand(ctx, e) != nil {
 					return
 				}
-				b, from = b[len(piece):], from+int64(len(piece))
+				b, from = b[len(data):], from+int64(len(data))
 			}
 			if done {
 				return
 			}
 		}
 	})
+}
+
+// hand sends e after all that is queued, and returns when it is about to be sent:
+// what was handed over before is with the client's connection by then.
+func (s *stream) hand(ctx context.Context, e *agentv1.RunEvent) error {
+	s.mu.Lock()
+	p := piece{e, s.taken + len(s.queue)}
+	s.mu.Unlock()
+	select {
+	case s.pieces <- p:
+		return nil
+	case <-s.over:
+		return errStreamOver
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // flush waits until all output that is followed is on its way to the client, or
@@ -98,17 +126,21 @@ func (s *stream) flush(ctx context.Context) {
 }
 
 // run sends until close was called and everything queued is out, or until a send
-// fails or ctx ends. Events go before output that waits: they are few.
+// fails or ctx ends. Events go before pieces that wait: they are few.
 func (s *stream) run(ctx context.Context, send func(*agentv1.RunEvent) error) error {
-	for {
-		s.mu.Lock()
-		batch, closed := s.queue, s.closed
-		s.queue = nil
-		s.mu.Unlock()
-		for _, e := range batch {
+	defer close(s.over)
+	all := func(events []*agentv1.RunEvent) error {
+		for _, e := range events {
 			if err := send(e); err != nil {
 				return err
 			}
+		}
+		return nil
+	}
+	for {
+		batch, closed := s.take(math.MaxInt)
+		if err := all(batch); err != nil {
+			return err
 		}
 		if len(batch) > 0 {
 			continue
@@ -118,12 +150,24 @@ func (s *stream) run(ctx context.Context, send func(*agentv1.RunEvent) error) er
 		}
 		select {
 		case <-s.wake:
-		case e := <-s.pieces:
-			if err := send(e); err != nil {
+		case p := <-s.pieces:
+			batch, _ := s.take(p.after)
+			if err := all(append(batch, p.event)); err != nil {
 				return err
 			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// take takes events out of the queue, until so many have ever been taken, and tells
+// whether no more will be queued.
+func (s *stream) take(until int) (batch []*agentv1.RunEvent, closed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := max(0, min(until-s.taken, len(s.queue)))
+	batch, s.queue = s.queue[:n:n], s.queue[n:]
+	s.taken += n
+	return batch, s.closed
 }

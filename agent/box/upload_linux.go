@@ -6,13 +6,13 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"os"
 	"time"
 
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/agent/collect"
 	"github.com/pybox/pybox/agent/runner"
 )
 
@@ -28,8 +28,16 @@ const (
 type upload struct {
 	in      Input
 	program string
+	// maxFiles and maxBytes bound what comes beside the program.
+	maxFiles, maxBytes int64
+	// known gets what was written.
+	known *collect.Known
 	// stdinFollows is what the client's go said.
 	stdinFollows bool
+
+	sums                []*agentv1.FileSum
+	seen                map[string]bool
+	count, bytes, names int64
 }
 
 // next waits a bounded time for the client's next part.
@@ -45,59 +53,114 @@ func (u *upload) next(ctx context.Context) (*agentv1.RunRequest, error) {
 
 // files implements input: everything up to the client's go.
 func (u *upload) files(ctx context.Context, c *runner.Conn) ([]*agentv1.FileSum, error) {
-	var sums []*agentv1.FileSum
 	for {
 		part, err := u.next(ctx)
 		if err != nil {
-			return sums, err
+			return u.sums, err
 		}
 		switch p := part.GetPart().(type) {
 		case *agentv1.RunRequest_Go:
 			u.stdinFollows = p.Go.GetStdin()
-			return sums, hasProgram(sums, u.program)
+			return u.sums, hasProgram(u.sums, u.program)
 		case *agentv1.RunRequest_File:
-			if len(sums) == api.MaxInputs {
-				return sums, fmt.Errorf("more than %d files", api.MaxInputs)
+			if err := u.admit(p.File); err != nil {
+				return u.sums, err
 			}
 			sum, err := u.file(ctx, c, p.File)
 			if err != nil {
-				return sums, err
+				return u.sums, err
 			}
-			sums = append(sums, sum)
+			u.sums = append(u.sums, sum)
 		default:
-			return sums, fmt.Errorf("%w: a part that is neither a file nor the go", api.ErrRequest)
+			return u.sums, fmt.Errorf("%w: a part that is neither a file nor the go", api.ErrRequest)
 		}
 	}
 }
 
+// admit holds a file, with those before it, to the bounds of the run.
+func (u *upload) admit(f *agentv1.RunFile) error {
+	name := f.GetName()
+	if err := api.CheckRunFile(f); err != nil {
+		return err
+	}
+	if u.seen[name] {
+		return fmt.Errorf("%w: two files have the name %q", api.ErrRequest, api.Text(name, 100))
+	}
+	if u.seen == nil {
+		u.seen = map[string]bool{}
+	}
+	u.seen[name] = true
+	if u.names += int64(len(name)); u.names > api.MaxNames || len(u.seen) > api.MaxInputs {
+		return fmt.Errorf("%w: more than %d files, or their names have more than %d bytes together", api.ErrRequest, api.MaxInputs, api.MaxNames)
+	}
+	if name == u.program && !f.GetFolder() {
+		return nil
+	}
+	if u.count++; u.count > u.maxFiles {
+		return fmt.Errorf("%w: more than %d files and folders beside the program, which is this run's limit", api.ErrRequest, u.maxFiles)
+	}
+	if f.GetBytes() > u.maxBytes-u.bytes {
+		return fmt.Errorf("%w: the files beside the program have more than %d bytes together, which is this run's limit", api.ErrRequest, u.maxBytes)
+	}
+	u.bytes += f.GetBytes()
+	return nil
+}
+
 // file writes one file of the client.
 func (u *upload) file(ctx context.Context, c *runner.Conn, f *agentv1.RunFile) (*agentv1.FileSum, error) {
-	if err := api.CheckRunFile(f); err != nil {
-		return nil, err
-	}
 	sum := &agentv1.FileSum{Name: f.GetName(), Bytes: f.GetBytes()}
 	if f.GetFolder() {
+		u.known.Folder(f.GetName())
 		return sum, c.MkdirAll(ctx, f.GetName())
 	}
 	mode := os.FileMode(0o644)
 	if f.GetExecutable() {
 		mode = 0o755
 	}
-	r := &partReader{ctx: ctx, u: u, left: f.GetBytes(), hash: sha256.New()}
-	if err := c.WriteFile(ctx, f.GetName(), mode, f.GetBytes(), r); err != nil {
+	digest := sha256.New()
+	r := &partReader{ctx: ctx, u: u, left: f.GetBytes(), hashed: newHashing(digest, u.known.File(f.GetName(), f.GetExecutable()))}
+	err := c.WriteFile(ctx, f.GetName(), mode, f.GetBytes(), r)
+	r.hashed.wait()
+	if err != nil {
 		return nil, err
 	}
-	sum.Sha256 = r.hash.Sum(nil)
+	sum.Sha256 = digest.Sum(nil)
 	return sum, nil
+}
+
+// hashing takes the bytes of a file beside their way into the box: under emulation
+// a hash takes as long as all the rest.
+type hashing struct {
+	pieces chan []byte
+	done   chan struct{}
+}
+
+func newHashing(to ...io.Writer) *hashing {
+	h := &hashing{pieces: make(chan []byte, 2), done: make(chan struct{})}
+	go func() {
+		defer close(h.done)
+		for b := range h.pieces {
+			for _, w := range to {
+				_, _ = w.Write(b) // hashes do not fail
+			}
+		}
+	}()
+	return h
+}
+
+// wait returns when everything is hashed. Nothing may be added after it.
+func (h *hashing) wait() {
+	close(h.pieces)
+	<-h.done
 }
 
 // partReader reads the data of one file out of the client's parts.
 type partReader struct {
-	ctx  context.Context
-	u    *upload
-	left int64
-	buf  []byte
-	hash hash.Hash
+	ctx    context.Context
+	u      *upload
+	left   int64
+	buf    []byte
+	hashed *hashing
 }
 
 // Read implements io.Reader.
@@ -116,9 +179,9 @@ func (r *partReader) Read(b []byte) (int, error) {
 		}
 		r.buf = p.Data
 		r.left -= int64(len(p.Data))
+		r.hashed.pieces <- p.Data // nobody changes it any more
 	}
 	n := copy(b, r.buf)
-	r.hash.Write(r.buf[:n])
 	r.buf = r.buf[n:]
 	return n, nil
 }

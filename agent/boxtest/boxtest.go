@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
@@ -184,8 +185,14 @@ type Program struct {
 	// Source is the Python text; Name its file, main.py by default.
 	Source, Name string
 	Args, Env    []string
-	// Files are further ones, by name.
-	Files map[string]string
+	// Files are further ones, by name. Inputs go after them, in their order.
+	Files  map[string]string
+	Inputs []Input
+	// MaxFiles and MaxFilesBytes bound the files beside the program, and what comes
+	// back; 0 stands for 1,024 and 1 GiB, negative numbers for none.
+	MaxFiles, MaxFilesBytes int64
+	// Uncollected asks for no files back.
+	Uncollected bool
 	// Stdin is standard input; nil: empty.
 	Stdin []byte
 	// The limits; zero values stand for 128 MiB, 32 processes, 1 CPU, 20 s, and
@@ -200,16 +207,35 @@ type Program struct {
 	On func(*agentv1.RunEvent)
 	// OnOutput is called for every piece of output.
 	OnOutput func(stream uint32, data []byte)
+	// OnLeft, where it is set, gets the pieces of what comes back, instead of the
+	// outcome.
+	OnLeft func(data []byte)
 	// Upload, where it is set, sends what follows the start instead: the files,
 	// the go and standard input. It is called once, beside the events.
 	Upload func(send func(*agentv1.RunRequest) error) error
+}
+
+// Input is a file or a folder of the working folder.
+type Input struct {
+	Name, Text         string
+	Executable, Folder bool
+}
+
+// Left is a file or a folder that came back.
+type Left struct {
+	*agentv1.LeftFile
+	// Data is its content; nil where OnLeft got it.
+	Data []byte
+	// Bytes is how many came.
+	Bytes int64
 }
 
 // Outcome is what came of a run.
 type Outcome struct {
 	ID             string
 	Stdout, Stderr []byte
-	Events         []*agentv1.RunEvent // all but output
+	Events         []*agentv1.RunEvent // all but output and the bytes of files
+	Left           []*Left
 	Record         *agentv1.RunRecord
 	// Exited is the event of that name, nil when there was none.
 	Exited *agentv1.Exited
@@ -251,8 +277,50 @@ func (g *Guest) Run(t *testing.T, p Program) *Outcome {
 	return o
 }
 
+// File gives what came back under that name; nil: nothing.
+func (o *Outcome) File(name string) *Left {
+	for _, f := range o.Left {
+		if f.GetName() == name {
+			return f
+		}
+	}
+	return nil
+}
+
+// takeData adds a piece to the file that came last.
+func (o *Outcome) takeData(b []byte, p Program) error {
+	if len(o.Left) == 0 {
+		return errors.New("bytes of no file came")
+	}
+	f := o.Left[len(o.Left)-1]
+	f.Bytes += int64(len(b))
+	if p.OnLeft != nil {
+		p.OnLeft(b)
+	} else {
+		f.Data = append(f.Data, b...)
+	}
+	return nil
+}
+
+// checkLeft holds the record to the files that came.
+func (o *Outcome) checkLeft() error {
+	said := o.Record.GetLeft().GetFiles()
+	if len(said) != len(o.Left) {
+		return fmt.Errorf("%d files came back, the record says %d", len(o.Left), len(said))
+	}
+	for i, f := range o.Left {
+		if !proto.Equal(f.LeftFile, said[i]) || f.Bytes != f.GetBytes() {
+			return fmt.Errorf("file %d is %v with %d bytes, the record says %v", i, f.LeftFile, f.Bytes, said[i])
+		}
+	}
+	return nil
+}
+
 // check holds the record to what came beside it.
 func (o *Outcome) check() error {
+	if err := o.checkLeft(); err != nil {
+		return err
+	}
 	for _, s := range []struct {
 		name string
 		got  []byte
@@ -285,6 +353,8 @@ func (g *Guest) RunStart(p *Program) *agentv1.RunStart {
 	def((*int64)(&p.QueueWait), int64(Bound))
 	def(&p.Stdout, 1<<20)
 	def(&p.Stderr, 1<<20)
+	def(&p.MaxFiles, api.MaxLeft)
+	def(&p.MaxFilesBytes, 1<<30)
 	stdout, stderr := max(p.Stdout, 0), max(p.Stderr, 0)
 	if p.Name == "" {
 		p.Name = "main.py"
@@ -296,6 +366,7 @@ func (g *Guest) RunStart(p *Program) *agentv1.RunStart {
 		Id: p.ID, Image: g.Image, Program: p.Name, Args: p.Args, Env: p.Env,
 		Limits:    &agentv1.Limits{MemoryBytes: p.Memory, Pids: p.PIDs, MilliCpu: p.MilliCPU, WorkBytes: p.Memory, WorkFiles: 16384},
 		TimeoutNs: int64(p.Timeout), StdoutBytes: stdout, StderrBytes: stderr, QueueWaitNs: int64(p.QueueWait),
+		Files: max(p.MaxFiles, 0), FilesBytes: max(p.MaxFilesBytes, 0), Collect: !p.Uncollected,
 	}
 }
 
@@ -329,6 +400,13 @@ func (g *Guest) Try(ctx context.Context, p Program) (*Outcome, error) {
 				p.OnOutput(e.GetOutput().GetStream(), e.GetOutput().GetData())
 			}
 			continue
+		case e.GetLeftFile() != nil:
+			o.Left = append(o.Left, &Left{LeftFile: e.GetLeftFile()})
+		case e.GetLeftData() != nil:
+			if err := o.takeData(e.GetLeftData(), p); err != nil {
+				return o, err
+			}
+			continue
 		case e.GetAdmitted() != nil && sent == nil:
 			sent = make(chan error, 1)
 			go func() {
@@ -355,20 +433,22 @@ func (g *Guest) Try(ctx context.Context, p Program) (*Outcome, error) {
 }
 
 // maxPart is how much of a file goes at a time.
-const maxPart = 64 << 10
+const maxPart = api.MaxDataPiece
 
 func upload(s *connect.BidiStreamForClient[agentv1.RunRequest, agentv1.RunEvent], p Program) error {
-	files := map[string]string{p.Name: p.Source}
+	files := []Input{{Name: p.Name, Text: p.Source}}
 	for name, text := range p.Files {
-		files[name] = text
+		files = append(files, Input{Name: name, Text: text})
 	}
-	for name, text := range files {
-		if err := s.Send(&agentv1.RunRequest{Part: &agentv1.RunRequest_File{File: &agentv1.RunFile{Name: name, Bytes: int64(len(text))}}}); err != nil {
+	for _, f := range append(files, p.Inputs...) {
+		if err := s.Send(&agentv1.RunRequest{Part: &agentv1.RunRequest_File{File: &agentv1.RunFile{
+			Name: f.Name, Bytes: int64(len(f.Text)), Executable: f.Executable, Folder: f.Folder,
+		}}}); err != nil {
 			return err
 		}
-		for b := []byte(text); len(b) > 0; {
+		for b := f.Text; len(b) > 0; {
 			n := min(len(b), maxPart)
-			if err := s.Send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Data{Data: b[:n]}}); err != nil {
+			if err := s.Send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Data{Data: []byte(b[:n])}}); err != nil {
 				return err
 			}
 			b = b[n:]
