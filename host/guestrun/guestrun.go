@@ -50,6 +50,13 @@ const (
 	// ReadWait bounds the wait for a piece of a file of the request. The agent
 	// waits twice as long.
 	ReadWait = 30 * time.Second
+	// KeepWait bounds the wait for a piece of what comes back to be kept. The agent
+	// waits twice as long.
+	KeepWait = 30 * time.Second
+	// LeftWait is how long after the end of the program the files may come that it
+	// left. Half of it is for keeping them: where that takes longer nothing more is
+	// kept.
+	LeftWait = 10 * time.Minute
 	// askTimeout bounds one question to the guest, askEvery is the pause
 	// after the first, which doubles up to askSeldom.
 	askTimeout = 2 * time.Second
@@ -104,6 +111,13 @@ type Request struct {
 	// pieces while the program runs. A Read that is in progress when Run
 	// returns goes on, and what it brings is dropped.
 	Stdin io.Reader
+	// Keep is called for each file and folder that comes back, in order, with its
+	// Name, Bytes, Executable and Folder, and gives what takes the bytes of a file.
+	// It is called on another goroutine, as are the methods of what it gives, and all
+	// of that may block: the guest waits meanwhile. Where it takes more than KeepWait
+	// nothing more is kept; the call goes on then, and what it gives is discarded.
+	// An error of it is Left.Err. nil: nothing is kept.
+	Keep func(Left) (Kept, error)
 }
 
 // File is a file of the working folder, or a folder in it.
@@ -147,6 +161,9 @@ type Result struct {
 	Stdout, Stderr Received
 	// Inputs are the files as they were sent, as far as they were sent whole.
 	Inputs []Input
+	// Left is what came back of the working folder, in order. Those that were kept
+	// are the caller's now, whatever error Run gives beside the Result.
+	Left []Left
 	// Records are PID 1's own, where they were asked for and tell something
 	// about this run.
 	Records *api.Records

@@ -39,6 +39,7 @@ type order struct {
 	cleanup *agentv1.Cleanup
 	sampled int64
 	streams [3]sum // by number; 0 is not used
+	left    returning
 }
 
 // sum is what came of one output stream.
@@ -83,6 +84,12 @@ func (o *order) next(m *agentv1.RunEvent) error {
 	case *agentv1.RunEvent_Exited:
 		ok = o.enter(ending, o.phase == making || o.phase == running)
 		o.exited = e.Exited
+	case *agentv1.RunEvent_LeftFile:
+		if o.phase == ending {
+			return o.left.file(o.start, e.LeftFile)
+		}
+	case *agentv1.RunEvent_LeftData:
+		return o.left.data(e.LeftData)
 	case *agentv1.RunEvent_Record:
 		if o.phase < making || o.phase == ended {
 			break
@@ -112,6 +119,9 @@ func (o *order) enter(p phase, ok bool) bool {
 func (o *order) output(m *agentv1.Output) error {
 	if o.phase == queued || o.phase == ended {
 		return broken("output of a program that does not run")
+	}
+	if len(o.left.files) > 0 {
+		return broken("output after the files that the program left")
 	}
 	s := &o.streams[m.GetStream()]
 	if limit := o.kept(m.GetStream()); s.bytes+int64(len(m.GetData())) > limit {
@@ -151,7 +161,7 @@ func (o *order) agree(r *agentv1.RunRecord) error {
 			return broken("a record that disagrees on output %d", stream)
 		}
 	}
-	return nil
+	return o.left.agree(r.GetLeft())
 }
 
 // received is what came of a stream, which is complete when the record says so.

@@ -229,6 +229,7 @@ func pool() list {
 	return list{
 		queuedEvent(), admitted(), stage(), check(), started(), output(1, "abc"), output(2, strings.Repeat("x", 60000)), sample(1), sample(5),
 		exited(0), exited(1), record(0, ""), record(0, "abc"), record(0, "", incomplete), record(0, "", refused), cleanup(), {},
+		leftFile("a", 3), leftFile("b", 0), leftFolder("f"), leftData(1), leftData(2), recorded(leftFile("a", 3)), recorded(leftFile("b", 0), leftFolder("f")),
 	}
 }
 
@@ -238,6 +239,8 @@ func FuzzOrder(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 4, 5, 9, 12}, []byte{})
 	f.Add([]byte{1, 4, 13, 15}, []byte{})
 	f.Add([]byte{1}, []byte{0x2a, 0x00})
+	f.Add([]byte{1, 4, 9, 17, 20, 21, 22}, []byte{})
+	f.Add([]byte{1, 4, 9, 18, 19, 23}, []byte{})
 	f.Fuzz(func(t *testing.T, picks, raw []byte) {
 		p := pool()
 		events := make(list, 0, len(picks)+1)
@@ -248,7 +251,7 @@ func FuzzOrder(f *testing.F) {
 		if proto.Unmarshal(raw, m) == nil && api.Validate(m) == nil {
 			events = slices.Insert(events, len(events)/2, m)
 		}
-		o := newOrder(request().Start)
+		o := newOrder(collecting(nil).Start)
 		records := 0
 		for _, e := range events {
 			if err := o.next(e); err != nil {
@@ -263,6 +266,9 @@ func FuzzOrder(f *testing.F) {
 		}
 		if records > 1 || (records == 1) != (o.phase == ended) || o.received(1).Bytes > 1<<20 || o.received(2).Bytes > 1<<20 {
 			t.Errorf("%d records, %d and %d bytes passed", records, o.received(1).Bytes, o.received(2).Bytes)
+		}
+		if o.record != nil && (o.left.rest > 0 || len(o.left.files) != len(o.record.GetLeft().GetFiles())) {
+			t.Error("the record has other files than came")
 		}
 		if o.record != nil && o.received(1).Bytes > o.record.GetStdout().GetKeptBytes() {
 			t.Error("more came than was kept")

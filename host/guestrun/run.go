@@ -23,8 +23,8 @@ const lastWord = time.Second
 // did not give one in time. It never waits for ever, whatever guest, files and
 // standard input do.
 //
-// events, which may be nil, gets every event of the run in order, on the goroutine
-// of Run. It must not block, since nothing is watched meanwhile, and must not
+// events, which may be nil, gets every event of the run in order but those of the
+// files that come back, on the goroutine of Run. It must not block, since nothing is watched meanwhile, and must not
 // change the events; it may keep them.
 //
 // When ctx ends the run is cancelled: the agent kills the box, and its record is
@@ -56,6 +56,7 @@ type run struct {
 
 	order  *order
 	sender *sender
+	shelf  *shelf
 	events func(*agentv1.RunEvent)
 	watch  watch
 
@@ -96,7 +97,7 @@ func begin(ctx context.Context, g Guest, request Request, events func(*agentv1.R
 	}
 	r := &run{
 		guest: g, o: o, log: o.Log.With("run", request.Start.GetId()), start: request.Start,
-		order: newOrder(request.Start), events: events,
+		order: newOrder(request.Start), events: events, shelf: newShelf(request.Keep),
 		received: make(chan received), nobody: make(chan struct{}), sent: make(chan error, 1),
 		answers: make(chan answer), cancelled: make(chan error, 1), stopAsk: func() {},
 		wall: o.Wall().Round(0), result: &Result{Times: Times{Sent: time.Now()}},
@@ -132,8 +133,12 @@ func (r *run) receive(st *stream) {
 func (r *run) loop(ctx context.Context) {
 	given := ctx.Done()
 	for !r.over {
+		from := r.received
+		if r.shelf.busy { // the guest has to wait
+			from = nil
+		}
 		select {
-		case m := <-r.received:
+		case m := <-from:
 			if m.err != nil {
 				r.streamEnded(m.err)
 			} else {
@@ -144,6 +149,12 @@ func (r *run) loop(ctx context.Context) {
 		case err := <-r.sender.slow:
 			r.failFiles(err)
 		case <-r.sender.moved:
+			r.sign()
+		case kept := <-r.shelf.done:
+			r.shelf.took(kept)
+			r.sign()
+		case <-r.shelf.late.C:
+			r.shelf.stop(errSlowKeep)
 			r.sign()
 		case <-given:
 			given = nil
@@ -166,6 +177,14 @@ func (r *run) event(m *agentv1.RunEvent) {
 	}
 	now := time.Now()
 	switch e := m.GetEvent().(type) {
+	case *agentv1.RunEvent_LeftFile:
+		r.shelf.begin(e.LeftFile)
+		r.sign()
+		return
+	case *agentv1.RunEvent_LeftData:
+		r.shelf.data(e.LeftData)
+		r.sign()
+		return
 	case *agentv1.RunEvent_Admitted:
 		r.result.Times.Admitted = now
 		close(r.sender.admitted)
@@ -252,6 +271,7 @@ func (r *run) cancel() {
 	r.cancelling = true
 	r.cancelEnds = time.Now().Add(CancelWait)
 	r.stopSend()
+	r.shelf.stop(errNoClient)
 	r.watch.sooner(plan{ask: time.Now().Add(AskAfter), kill: time.Now().Add(KillAfter)})
 	go func() {
 		ctx, cancel := context.WithTimeout(r.streamCtx, CancelWait)
@@ -302,6 +322,7 @@ func (r *run) endCancelled(why string) {
 func (r *run) finish() (*Result, error) {
 	r.stopAsk()
 	r.stopSend()
+	r.shelf.stop(errNotWhole)
 	r.watch.timer.Stop()
 	if r.result != nil {
 		r.complete()
@@ -316,7 +337,7 @@ func (r *run) complete() {
 	t.Ended = time.Now()
 	wall, monotonic := r.o.Wall().Round(0).Sub(r.wall), t.Ended.Sub(t.Sent)
 	r.result.Stdout, r.result.Stderr = r.order.received(1), r.order.received(2)
-	r.result.Inputs = r.sender.sentInputs()
+	r.result.Inputs, r.result.Left = r.sender.sentInputs(), r.shelf.all
 	r.confirmTimer()
 	switch {
 	case r.result.Record == nil && r.order.started != nil:

@@ -81,10 +81,10 @@ func (r *run) watchProgram(from time.Time) {
 }
 
 // sign takes a sign of life of the guest. It postpones the end of a silence, but
-// not that of the program's time nor of a cancellation.
+// not that of the program's time, of a cancellation or of LeftWait.
 func (r *run) sign() {
 	r.watch.alive = true
-	if r.cancelling || r.order.phase == running {
+	if r.cancelling || r.order.phase == running || r.order.phase == ending && time.Since(r.result.Times.Exited) > LeftWait {
 		return
 	}
 	r.stopAsk()
@@ -101,6 +101,8 @@ func (r *run) ring() {
 	switch {
 	case !w.asked && r.order.phase == making && !r.cancelling && r.sender.waiting():
 		w.start(r.silence(time.Now())) // so does the guest
+	case !w.asked && r.shelf.busy && !r.cancelling:
+		w.start(r.silence(time.Now())) // the guest waits for the host
 	case !w.asked:
 		r.ask()
 	case !w.alive:

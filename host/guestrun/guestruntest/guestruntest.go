@@ -238,9 +238,12 @@ type Script struct {
 	Got   map[string][]byte
 	Stdin bool
 	Guest *Guest
+	// Others are what the program left and what does not come back, for the record.
+	Others []*agentv1.NotReturned
 	// Cancelled is closed when the run is cancelled.
 	Cancelled chan struct{}
 
+	left   []*agentv1.LeftFile
 	stream *connect.BidiStream[agentv1.RunRequest, agentv1.RunEvent]
 	sent   [3][]byte
 }
@@ -314,6 +317,28 @@ func (s *Script) Sample(after time.Duration) {
 	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Sample{Sample: &agentv1.Sample{AfterNs: int64(after)}}})
 }
 
+// Leave is a file that the program left, and its bytes.
+func (s *Script) Leave(name string, content []byte) {
+	s.LeaveFile(&agentv1.LeftFile{Name: name, Bytes: int64(len(content))})
+	for len(content) > 0 {
+		n := min(len(content), api.MaxDataPiece)
+		s.LeaveData(content[:n])
+		content = content[n:]
+	}
+}
+
+// LeaveFile is the beginning of a file, or a folder, that the program left; LeaveData is
+// a piece of the last one.
+func (s *Script) LeaveFile(f *agentv1.LeftFile) {
+	s.left = append(s.left, f)
+	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_LeftFile{LeftFile: f}})
+}
+
+// LeaveData sends a piece of the last file.
+func (s *Script) LeaveData(b []byte) {
+	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_LeftData{LeftData: b}})
+}
+
 // Exited says how the program ended.
 func (s *Script) Exited(e *agentv1.Ending, x *agentv1.Exit) {
 	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Exited{Exited: &agentv1.Exited{Ending: e, Exit: x, AtNs: GoAt + 1}}})
@@ -332,6 +357,7 @@ func (s *Script) Record(e *agentv1.Ending, x *agentv1.Exit, started bool) *agent
 	if started {
 		r.StartedAtNs = GoAt
 		r.Stdout, r.Stderr = Printed(s.sent[1]), Printed(s.sent[2])
+		r.Left = &agentv1.Left{Files: s.left, Others: s.Others, Complete: true}
 	}
 	return r
 }
@@ -341,7 +367,7 @@ func (s *Script) Finish(r *agentv1.RunRecord) {
 	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Record{Record: r}})
 }
 
-// End is the whole end of a program that exits with code.
+// End is the whole end of a program that exits with code, and leaves nothing more.
 func (s *Script) End(code int32) {
 	e, x := ExitWith(code)
 	s.Exited(e, x)
