@@ -15,9 +15,7 @@
 package ociimage
 
 import (
-	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 
@@ -111,35 +109,4 @@ type Layer struct {
 	Digest string `json:"digest,omitempty"`
 	DiffID string `json:"diff_id"` // of the plain tar
 	Bytes  int64  `json:"bytes"`   // as stored
-}
-
-// Import makes the tree of a box's image of a container image. It holds what the
-// layers hold in memory, but one file more than the tree at most; layers
-// themselves are read from the disk. Errors match one of the sentinels here, those
-// of the packages fetch and tree, or ctx's.
-func Import(ctx context.Context, o Options) (*Result, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// Meta is what Export says about an image.
-type Meta struct {
-	// Name is what docker load calls the image: pybox/NAME:latest; "": nothing.
-	Name string
-	Arch string // "amd64" or "arm64"
-	// Annotations of the manifest, such as the provenance.
-	Annotations map[string]string
-}
-
-// Exported is what Export wrote.
-type Exported struct {
-	ManifestDigest string // to import it by
-	ConfigDigest   string // docker's image ID
-	Bytes          int64  // of the tar
-}
-
-// Export writes t as a tar in the OCI image layout with one layer, which docker
-// load takes as well. Equal trees and metadata give equal bytes; so the layer is not
-// compressed. Importing it by its digest gives an equal tree.
-func Export(ctx context.Context, t *tree.Tree, m Meta, w io.Writer) (*Exported, error) {
-	return nil, errors.ErrUnsupported
 }

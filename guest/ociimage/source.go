@@ -28,8 +28,8 @@ const (
 )
 
 const (
-	digestPrefix  = "sha256:"
-	maxRefBytes   = 4096
+	digestPrefix = "sha256:"
+	maxRefBytes  = 4096
 )
 
 // Source is one image, named by its digest.

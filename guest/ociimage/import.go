@@ -1,0 +1,147 @@
+package ociimage
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/pybox/pybox/guest/tree"
+)
+
+// maxUnpackedTimes is how much more than the tree's limit the layers may unpack to:
+// upper ones replace what lower ones have.
+const maxUnpackedTimes = 2
+
+// Import makes the tree of a box's image of a container image. It holds the files of
+// the tree in memory and nothing else that is large: layers are read from the disk.
+// Errors match one of the sentinels here, those of the packages fetch and tree, or
+// ctx's.
+func Import(ctx context.Context, o Options) (*Result, error) {
+	if !isDigest(o.Source.Digest) {
+		return nil, noDigest(o.Source.Kind, o.Source.Where)
+	}
+	if o.Arch != "amd64" && o.Arch != "arm64" {
+		return nil, fmt.Errorf("%w: architecture %.40q", ErrPlatform, o.Arch)
+	}
+	if o.Limits == (tree.Limits{}) {
+		o.Limits = tree.DefaultLimits
+	}
+	st, f, err := open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer st.close()
+	openers, err := st.layers(ctx, f.layers)
+	if err != nil {
+		return nil, err
+	}
+	flat := newFlattener(o.Limits)
+	budget := maxUnpackedTimes * o.Limits.Bytes
+	for i, l := range f.layers {
+		if err := stack(ctx, flat, openers[i], l.DiffID, &budget); err != nil {
+			return nil, fmt.Errorf("layer %d of %d: %w", i+1, len(f.layers), err)
+		}
+		f.provenance.Layers = append(f.provenance.Layers, l.Layer)
+	}
+	t, err := flat.tree()
+	if err != nil {
+		return nil, err
+	}
+	return finish(t, flat.left, f, o)
+}
+
+// opened is a store that is to be closed.
+type opened struct {
+	store
+	close func()
+}
+
+// open finds the image.
+func open(ctx context.Context, o Options) (opened, *found, error) {
+	switch o.Source.Kind {
+	case Layout:
+		l, err := openLayout(o.Source.Where)
+		if err != nil {
+			return opened{}, nil, err
+		}
+		st := opened{l, func() { l.Close() }}
+		f, err := find(ctx, l, o.Source.Digest, o.Arch)
+		return finishOpen(st, f, err, o)
+	case Archive:
+		t, err := openArchive(ctx, o.Source.Where)
+		if err != nil {
+			return opened{}, nil, err
+		}
+		st := opened{t, func() { t.Close() }}
+		f, err := t.find(ctx, o.Source.Digest, o.Arch)
+		return finishOpen(st, f, err, o)
+	case Registry:
+		r, err := openRegistry(ctx, o)
+		if err != nil {
+			return opened{}, nil, err
+		}
+		f, err := find(ctx, r, o.Source.Digest, o.Arch)
+		return finishOpen(opened{r, func() {}}, f, err, o)
+	}
+	return opened{}, nil, fmt.Errorf("%w: kind %.40q", ErrReference, o.Source.Kind)
+}
+
+func finishOpen(st opened, f *found, err error, o Options) (opened, *found, error) {
+	if err != nil {
+		st.close()
+		return opened{}, nil, err
+	}
+	f.provenance.Kind, f.provenance.Reference = o.Source.Kind, o.Source.Digest
+	if o.Source.Kind == Registry {
+		f.provenance.Reference = o.Source.String()
+	}
+	return st, f, nil
+}
+
+// stack puts a layer on those below.
+func stack(ctx context.Context, flat *flattener, open opener, diffID string, budget *int64) error {
+	file, err := open()
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	u, err := unpack(ctx, file, budget)
+	if err != nil {
+		return err
+	}
+	defer u.close()
+	if err := flat.apply(u); err != nil {
+		return err
+	}
+	return u.finish(diffID)
+}
+
+// finish makes the tree one that a box runs on, and says what was done to it.
+func finish(t *tree.Tree, left leftOut, f *found, o Options) (*Result, error) {
+	r := &Result{Tree: t, Provenance: f.provenance, Ignored: ignored(f.config)}
+	fit := fitter{tree: t, arch: o.Arch}
+	python, err := fit.all(searchPath(f.config))
+	if err != nil {
+		return nil, err
+	}
+	r.Python = python
+	r.Notes = append(fit.notes, left.notes()...)
+	return r, nil
+}
+
+// notes are sentences about what was left behind.
+func (l leftOut) notes() []string {
+	var out []string
+	say := func(n int, one, many string) {
+		if n == 1 {
+			out = append(out, one)
+		} else if n > 1 {
+			out = append(out, fmt.Sprintf(many, n))
+		}
+	}
+	say(l.devices, "1 device or FIFO was left out: a box has its own /dev", "%d devices and FIFOs were left out: a box has its own /dev")
+	say(l.setID, "1 entry lost its set-id bit, which would do nothing in a box", "%d entries lost their set-id bits, which would do nothing in a box")
+	say(l.owners, "1 entry belongs to nobody now: its owner's number is above 65535", "%d entries belong to nobody now: their owners' numbers are above 65535")
+	say(l.xattrs, "1 entry lost its extended attributes", "%d entries lost their extended attributes")
+	say(l.climbing, "1 link that pointed above the root points to the root now, as it does for the kernel", "%d links that pointed above the root point to the root now, as they do for the kernel")
+	return out
+}

@@ -1,0 +1,212 @@
+package ociimage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/pybox/pybox/guest/fetch"
+)
+
+const (
+	handshakeTimeout = time.Minute
+	maxHandshake     = 1 << 20 // bytes of one answer
+	archive          = "registry"
+	registryAdvice   = "check the reference, the network and HTTPS_PROXY; a registry that asks for a name and a password wants them in PYBOX_REGISTRY_USER and PYBOX_REGISTRY_PASSWORD"
+)
+
+// registry is a repository of a registry, by the protocol of
+// https://github.com/opencontainers/distribution-spec.
+type registry struct {
+	fetcher *fetch.Fetcher
+}
+
+// openRegistry makes the first contact: what the registry wants to be asked with.
+func openRegistry(ctx context.Context, o Options) (*registry, error) {
+	d, err := name.NewDigest(o.Source.Where + "@" + o.Source.Digest)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrReference, err)
+	}
+	repo := d.Context()
+	base := o.Transport
+	if base == nil {
+		base = fetch.NewClient().Transport
+	}
+	local := isLoopback(repo.RegistryStr())
+	shake, cancel := context.WithTimeout(context.WithValue(ctx, handshake{}, true), handshakeTimeout)
+	defer cancel()
+	rt, err := transport.NewWithContext(shake, repo.Registry, credentials(o), &guard{base: base, local: local}, []string{repo.Scope(transport.PullScope)})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, unreachable(repo.Name(), err)
+	}
+	scheme := "https"
+	if local && repo.Scheme() == "http" {
+		scheme = "http" // the transport changes it where the registry answered to https
+	}
+	src, err := fetch.At(repo.RegistryStr(), archive, scheme+"://"+repo.RegistryStr()+"/v2/"+repo.RepositoryStr())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrReference, err)
+	}
+	f := &fetch.Fetcher{
+		Dir: o.CacheDir, Sources: []fetch.Source{src}, Progress: o.Progress, Log: o.Log,
+		Client: &http.Client{Transport: accepting{rt}, CheckRedirect: fetch.NewClient().CheckRedirect},
+	}
+	if o.fetcher != nil {
+		o.fetcher(f)
+	}
+	return &registry{fetcher: f}, nil
+}
+
+func credentials(o Options) authn.Authenticator {
+	if o.Username == "" && o.Password == "" {
+		return authn.Anonymous
+	}
+	return &authn.Basic{Username: o.Username, Password: o.Password}
+}
+
+// unreachable is the error of a registry that could not be talked to.
+func unreachable(repo string, err error) error {
+	return &fetch.SourcesError{File: "the image", Advice: registryAdvice,
+		Attempts: []fetch.Attempt{{Source: "the registry", URL: repo, Err: fmt.Errorf("%w: %w", fetch.ErrConnect, printable(err))}}}
+}
+
+// small implements store.
+func (r *registry) small(ctx context.Context, digest string, manifest bool, max int64) ([]byte, error) {
+	b, err := r.fetcher.Fresh(ctx, archive, kindOf(manifest)+"/"+digest, max)
+	return b, advise(err)
+}
+
+func kindOf(manifest bool) string {
+	if manifest {
+		return "manifests"
+	}
+	return "blobs"
+}
+
+// layers implements store. What is downloaded is verified.
+func (r *registry) layers(ctx context.Context, list []stored) ([]opener, error) {
+	items := make([]fetch.Item, 0, len(list))
+	for _, l := range list {
+		items = append(items, fetch.Item{Archive: archive, Path: "blobs/" + l.Digest, Bytes: l.Bytes, SHA256: strings.TrimPrefix(l.Digest, digestPrefix)})
+	}
+	files, err := r.fetcher.GetAll(ctx, items)
+	if err != nil {
+		return nil, advise(err)
+	}
+	out := make([]opener, 0, len(files))
+	for _, f := range files {
+		out = append(out, func() (io.ReadCloser, error) { return os.Open(f) })
+	}
+	return out, nil
+}
+
+// advise puts the advice for registries in the place of that for mirrors.
+func advise(err error) error {
+	var s *fetch.SourcesError
+	if errors.As(err, &s) {
+		s.Advice = registryAdvice
+	}
+	return err
+}
+
+// accepting asks for the kinds of manifests that are known here.
+type accepting struct{ http.RoundTripper }
+
+func (a accepting) RoundTrip(in *http.Request) (*http.Response, error) {
+	r := in.Clone(in.Context())
+	if strings.Contains(r.URL.Path, "/manifests/") {
+		for _, t := range []types.MediaType{types.OCIImageIndex, types.OCIManifestSchema1, types.DockerManifestList, types.DockerManifestSchema2} {
+			r.Header.Add("Accept", string(t))
+		}
+	}
+	return a.RoundTripper.RoundTrip(r)
+}
+
+// handshake marks the context of requests whose answers are short.
+type handshake struct{}
+
+// guard keeps requests off the clear: plain http is for a registry on this machine,
+// and stays there.
+type guard struct {
+	base  http.RoundTripper
+	local bool
+}
+
+func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" && !(g.local && isLoopback(r.URL.Host)) {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, fmt.Errorf("%w: %s://%s: only a registry on this machine is asked without TLS", fetch.ErrRedirect, r.URL.Scheme, r.URL.Host)
+	}
+	resp, err := g.base.RoundTrip(r)
+	if err == nil && r.Context().Value(handshake{}) != nil {
+		resp.Body = &capped{ReadCloser: resp.Body, left: maxHandshake}
+	}
+	return resp, err
+}
+
+// capped fails instead of reading for ever.
+type capped struct {
+	io.ReadCloser
+	left int64
+}
+
+func (c *capped) Read(p []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, fmt.Errorf("%w: an answer of more than %d bytes", ErrTooBig, maxHandshake)
+	}
+	n, err := c.ReadCloser.Read(p[:min(int64(len(p)), c.left)])
+	c.left -= int64(n)
+	return n, err
+}
+
+// isLoopback tells by the text of HOST or HOST:PORT whether it is this machine.
+func isLoopback(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// printable bounds and escapes a text that a server may have written.
+func printable(err error) error {
+	return &escaped{text: escape(err.Error(), 500), err: err}
+}
+
+type escaped struct {
+	text string
+	err  error
+}
+
+func (e *escaped) Error() string { return e.text }
+func (e *escaped) Unwrap() error { return e.err }
+
+// escape makes a text fit for a terminal, of about max bytes.
+func escape(s string, max int) string {
+	if len(s) > max {
+		s = s[:max] + "…"
+	}
+	q := fmt.Sprintf("%+q", s)
+	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
+}
