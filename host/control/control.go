@@ -374,6 +374,36 @@ func (c *Controller) Stop(ctx context.Context, r api.StopRequest) (*api.End, err
 	return nil, c.kill(ctx)
 }
 
+// ErrInUse: the VM is in use, and goes on.
+var ErrInUse = errors.New("the VM is in use")
+
+// RestartIdle stops a VM that nothing uses and starts another: no run, no shell and no
+// start is cut off by it, and none begins in between. Where there is no VM it starts
+// none, and gives the status of a stopped one. The error matches ErrInUse when the VM
+// is in use, or only its daemon, of an older release, cannot tell; it then goes on.
+func (c *Controller) RestartIdle(ctx context.Context, progress func(api.Status)) (api.Status, error) {
+	switch end, err := c.Stop(ctx, api.StopRequest{IfIdle: true}); {
+	case err != nil:
+		return api.Status{}, asInUse(err)
+	case end == nil:
+		return c.Status(ctx)
+	}
+	return c.Start(ctx, progress)
+}
+
+// asInUse makes an ErrInUse of the refusal to stop a VM if it is idle.
+func asInUse(err error) error {
+	var p *api.Problem
+	switch {
+	case !errors.As(err, &p):
+	case p.Type == api.ProblemInUse:
+		return fmt.Errorf("%w: %s", ErrInUse, strings.TrimPrefix(p.Detail, ErrInUse.Error()+": "))
+	case p.Type == api.ProblemBadRequest: // it does not know the word
+		return fmt.Errorf("%w, or not: its daemon is of another release and cannot say", ErrInUse)
+	}
+	return err
+}
+
 // kill ends the recorded daemon if it still is that process.
 func (c *Controller) kill(ctx context.Context) error {
 	d, err := c.Home.Daemon()

@@ -92,14 +92,15 @@ type Base struct {
 
 // Imported is where a KindImported comes from.
 type Imported struct {
-	// Source is how it came: "registry", "layout" or "archive"; Reference what
+	// Source is how it came: "registry", "oci-layout" or "archive"; Reference what
 	// was asked for, digest included.
 	Source    string `json:"source"`
 	Reference string `json:"reference"`
-	// IndexDigest is "" where the reference was that of a manifest. Digests have
-	// their algorithm before them: "sha256:…".
+	// IndexDigest is "" where the reference was not that of an index, and
+	// ManifestDigest where an archive has no manifest. Digests have their algorithm
+	// before them: "sha256:…".
 	IndexDigest    string  `json:"index_digest,omitempty"`
-	ManifestDigest string  `json:"manifest_digest"`
+	ManifestDigest string  `json:"manifest_digest,omitempty"`
 	ConfigDigest   string  `json:"config_digest"`
 	Platform       string  `json:"platform"`
 	Layers         []Layer `json:"layers"`
@@ -107,8 +108,12 @@ type Imported struct {
 
 // Layer is one layer of an OCI image.
 type Layer struct {
-	Digest string `json:"digest"`
-	Bytes  int64  `json:"bytes"`
+	// Digest is that of the layer as it was stored, "" where that is not known;
+	// DiffID that of its plain tar.
+	Digest string `json:"digest,omitempty"`
+	DiffID string `json:"diff_id"`
+	// Bytes is its size as it was stored.
+	Bytes int64 `json:"bytes"`
 }
 
 // Package is a Python package in an image.
@@ -263,14 +268,14 @@ func (i *Imported) validate() error {
 	switch {
 	case !isText(i.Source) || !isText(i.Reference) || !isText(i.Platform):
 		return recordErr("source %.80q, %.80q, %.80q", i.Source, i.Reference, i.Platform)
-	case i.IndexDigest != "" && !isDigest(i.IndexDigest), !isDigest(i.ManifestDigest), !isDigest(i.ConfigDigest):
+	case !isDigestOrNone(i.IndexDigest) || !isDigestOrNone(i.ManifestDigest) || !isDigest(i.ConfigDigest):
 		return recordErr("digests %.80q, %.80q, %.80q", i.IndexDigest, i.ManifestDigest, i.ConfigDigest)
 	case len(i.Layers) > maxLayers:
 		return recordErr("%d layers", len(i.Layers))
 	}
 	for _, l := range i.Layers {
-		if !isDigest(l.Digest) || l.Bytes < 0 {
-			return recordErr("layer %.80q of %d bytes", l.Digest, l.Bytes)
+		if !isDigestOrNone(l.Digest) || !isDigest(l.DiffID) || l.Bytes < 0 {
+			return recordErr("layer %.80q of %d bytes", l.DiffID, l.Bytes)
 		}
 	}
 	return nil
@@ -285,5 +290,7 @@ func isDigest(s string) bool {
 	sum, ok := strings.CutPrefix(s, "sha256:")
 	return ok && isSHA256(sum)
 }
+
+func isDigestOrNone(s string) bool { return s == "" || isDigest(s) }
 
 func isSHA256(s string) bool { return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == "" }
