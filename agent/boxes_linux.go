@@ -3,9 +3,11 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"github.com/pybox/pybox/agent/admission"
 	"github.com/pybox/pybox/agent/box"
@@ -15,6 +17,7 @@ import (
 	"github.com/pybox/pybox/agent/images"
 	"github.com/pybox/pybox/agent/oci"
 	"github.com/pybox/pybox/agent/oom"
+	"github.com/pybox/pybox/agent/preread"
 )
 
 // Where the agent keeps what it makes; all of it is tmpfs.
@@ -70,8 +73,34 @@ func newBoxes(ctx context.Context, c Config, pid1 *control.Client) (*box.Manager
 		},
 		Images: images.New(images.Options{
 			Sys: os.DirFS("/sys"), Dev: "/dev", Dir: filepath.Join(stateDir, "images"), System: images.Kernel{},
+			Preread: func(root string) { readAhead(root, c.Log) }, PrereadWait: prereadWait,
 		}),
 		Room: room, Timers: pid1, Kernel: kmsg, Counters: parent, Activity: c.Activity.Begin, Boot: c.Boot, Log: c.Log,
 		Arch: runtime.GOARCH, CgroupRoot: cgroupDir, Dir: filepath.Join(stateDir, "boxes"), Hooks: testHooks,
+	})
+}
+
+// Bounds of reading an image ahead: the time that a run waits for it, and all that it
+// may take.
+const (
+	prereadWait = 3 * time.Second
+	prereadTime = time.Minute
+)
+
+// readAhead reads what programs touch of the image at root, with what nobody else
+// wants of the disk and the CPUs. That it fails costs memory of boxes, no more.
+func readAhead(root string, log *slog.Logger) {
+	preread.Lowly(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), prereadTime)
+		defer cancel()
+		max, err := preread.Budget(os.DirFS("/proc"))
+		if err != nil {
+			log.Warn("nothing is read ahead", "err", err)
+			return
+		}
+		began := time.Now()
+		s, err := preread.Read(ctx, root, max)
+		log.Info("read ahead", "image", filepath.Base(root), "files", s.Files, "bytes", s.Bytes, "skipped", s.Skipped,
+			"ms", time.Since(began).Milliseconds(), "err", err)
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/singleflight"
 
@@ -66,6 +67,11 @@ type Options struct {
 	Dev, Dir string
 	// System mounts.
 	System System
+	// Preread is called once for each image, when it has been mounted at root; what it
+	// reads is charged to the agent. Nil: nothing is read ahead.
+	Preread func(root string)
+	// PrereadWait bounds how long Root waits for Preread.
+	PrereadWait time.Duration
 }
 
 // Mounts are the images of one guest. Methods are safe for concurrent use.
@@ -74,7 +80,8 @@ type Mounts struct {
 	group singleflight.Group // one mount of each serial at a time
 
 	mu      sync.Mutex
-	mounted map[string]Image // by serial
+	mounted map[string]Image         // by serial
+	ahead   map[string]chan struct{} // by serial: closed when it has been read ahead
 }
 
 // Image is one image.
@@ -89,7 +96,7 @@ type Image struct {
 
 // New mounts nothing yet.
 func New(o Options) *Mounts {
-	return &Mounts{o: o, mounted: make(map[string]Image)}
+	return &Mounts{o: o, mounted: make(map[string]Image), ahead: make(map[string]chan struct{})}
 }
 
 // CheckSerial reports whether s can be the serial number of an image.
@@ -105,23 +112,61 @@ func CheckSerial(s string) error {
 // and mounts it first when it is not. It fails with ErrNoImage, which lists the
 // images that are attached, or with ErrLayout, which names the directory, and
 // with the cause of ctx when that is done first; a mount that has begun goes on.
+// While the image is being read ahead it waits for a while, so that no page of it is
+// charged to whoever asked first.
 func (m *Mounts) Root(ctx context.Context, serial string) (path, device string, err error) {
 	if err := CheckSerial(serial); err != nil {
 		return "", "", err
 	}
-	if i, ok := m.find(serial); ok {
-		return i.Path, i.Device, nil
-	}
-	select {
-	case r := <-m.group.DoChan(serial, func() (any, error) { return m.mount(serial) }):
-		if r.Err != nil {
-			return "", "", r.Err
+	i, ok := m.find(serial)
+	if !ok {
+		select {
+		case r := <-m.group.DoChan(serial, func() (any, error) { return m.mount(serial) }):
+			if r.Err != nil {
+				return "", "", r.Err
+			}
+			i = r.Val.(Image)
+		case <-ctx.Done():
+			return "", "", fmt.Errorf("mount the image %s: %w", serial, context.Cause(ctx))
 		}
-		i := r.Val.(Image)
-		return i.Path, i.Device, nil
-	case <-ctx.Done():
-		return "", "", fmt.Errorf("mount the image %s: %w", serial, context.Cause(ctx))
 	}
+	if err := m.awaitAhead(ctx, serial); err != nil {
+		return "", "", err
+	}
+	return i.Path, i.Device, nil
+}
+
+// awaitAhead waits until the image has been read ahead, or for PrereadWait. The only
+// error is that of ctx.
+func (m *Mounts) awaitAhead(ctx context.Context, serial string) error {
+	m.mu.Lock()
+	done := m.ahead[serial]
+	m.mu.Unlock()
+	if done == nil {
+		return nil
+	}
+	limit := time.NewTimer(m.o.PrereadWait)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+	case <-ctx.Done():
+		return fmt.Errorf("read the image %s ahead: %w", serial, context.Cause(ctx))
+	}
+	return nil
+}
+
+// readAhead begins to read a mounted image ahead. m.mu is held.
+func (m *Mounts) readAhead(i Image) {
+	if m.o.Preread == nil {
+		return
+	}
+	done := make(chan struct{})
+	m.ahead[i.Serial] = done
+	go func() {
+		defer close(done)
+		m.o.Preread(i.Path)
+	}()
 }
 
 func (m *Mounts) find(serial string) (Image, bool) {
@@ -154,6 +199,7 @@ func (m *Mounts) mount(serial string) (Image, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mounted[serial] = i
+	m.readAhead(i)
 	return i, nil
 }
 

@@ -263,3 +263,54 @@ func FuzzList(f *testing.F) {
 		}
 	})
 }
+
+// TestPreread: an image is read ahead once, when it is mounted; whoever asks waits for
+// that, but not longer than the bound and its own context.
+func TestPreread(t *testing.T) {
+	begun, end := make(chan string, 9), make(chan struct{})
+	m := mounts(t, new(kernel), disks(map[string]string{"vdb": serialA, "vdc": serialB}))
+	m.o.Preread = func(root string) { begun <- filepath.Base(root); <-end }
+	m.o.PrereadWait = time.Millisecond
+	if _, _, err := m.Root(t.Context(), serialA); err != nil {
+		t.Errorf("one that takes long: %v", err)
+	}
+	m.o.PrereadWait = time.Hour
+	ctx, cancel := context.WithCancelCause(t.Context())
+	away := errors.New("the client went away")
+	cancel(away)
+	if _, _, err := m.Root(ctx, serialA); !errors.Is(err, away) {
+		t.Errorf("a client that went away: %v", err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		path, _, err := m.Root(t.Context(), serialA)
+		if err == nil && filepath.Base(path) != serialA {
+			err = fmt.Errorf("mounted at %s", path)
+		}
+		got <- err
+	}()
+	select {
+	case err := <-got:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(end)
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	if _, _, err := m.Root(t.Context(), serialB); err != nil {
+		t.Error(err)
+	}
+	if first, second := <-begun, <-begun; first != serialA || second != serialB || len(begun) != 0 {
+		t.Errorf("read ahead: %s, %s and %d more", first, second, len(begun))
+	}
+}
+
+// TestNoPreread: what was not mounted is not read.
+func TestNoPreread(t *testing.T) {
+	m := mounts(t, &kernel{fail: errors.New("no erofs")}, disks(map[string]string{"vdb": serialA}))
+	m.o.Preread = func(root string) { t.Errorf("%s is read", root) }
+	if _, _, err := m.Root(t.Context(), serialA); err == nil {
+		t.Error("it was mounted")
+	}
+}
