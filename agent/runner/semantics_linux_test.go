@@ -1,7 +1,11 @@
 package runner
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -253,5 +257,51 @@ func (native) put(t *testing.T, work, name, text string) {
 	}
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSeed: what an image has for /tmp is copied: files and folders, of a bounded size,
+// and no links.
+func TestSeed(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	small := filepath.Join(from, "matplotlib", "deep", "list.json")
+	for name, n := range map[string]int{small: 5, filepath.Join(from, "empty"): 0, filepath.Join(from, "huge"): 1<<20 + 1} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, make([]byte, n), 0o444)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(small, filepath.Join(from, "link")); err != nil {
+		t.Fatal(err)
+	}
+	const program = `
+import ast, posix, sys
+tree = ast.parse(sys.stdin.read())
+tree.body = [n for n in tree.body if getattr(n, "name", "") == "seed" or isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "MAX_SEED"]
+exec(compile(tree, "runner.py", "exec"))
+seed(sys.argv[1], sys.argv[2])
+`
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, interpreter(t), "-c", program, from, to)
+	cmd.Stdin = bytes.NewReader(Source())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var got []string
+	err := filepath.WalkDir(to, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if !d.IsDir() {
+			st, err := d.Info()
+			if err != nil {
+				return err
+			}
+			got = append(got, fmt.Sprintf("%s %v %d", strings.TrimPrefix(p, to), st.Mode()&0o200 != 0, st.Size()))
+		}
+		return nil
+	})
+	if want := "[/empty true 0 /matplotlib/deep/list.json true 5]"; err != nil || fmt.Sprint(got) != want {
+		t.Errorf("%v, %v; want %s", got, err, want)
 	}
 }
