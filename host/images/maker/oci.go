@@ -1,0 +1,295 @@
+package maker
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/csv"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pybox/pybox/guest/erofs"
+	"github.com/pybox/pybox/guest/nospace"
+	"github.com/pybox/pybox/guest/ociimage"
+	"github.com/pybox/pybox/guest/tree"
+	"github.com/pybox/pybox/host/images"
+)
+
+// The name and password for a registry that wants them.
+const (
+	envUser     = "PYBOX_REGISTRY_USER"
+	envPassword = "PYBOX_REGISTRY_PASSWORD"
+)
+
+// Import is what a person wants to have imported.
+type Import struct {
+	Name string
+	// Reference is as ociimage.ParseSource takes it.
+	Reference string
+	// Replace puts the image in the place of one with its name.
+	Replace bool
+}
+
+// Import makes an image of an OCI image, and gives its record.
+func (m *Maker) Import(ctx context.Context, i Import) (*images.Record, error) {
+	source, err := ociimage.ParseSource(i.Reference)
+	if err != nil {
+		return nil, requestErr("%w", err)
+	}
+	bun, commit, err := m.begin(i.Name, i.Replace)
+	if err != nil {
+		return nil, err
+	}
+	st, err := m.Store.Stage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	r, err := ociimage.Import(ctx, ociimage.Options{
+		Source: source, Arch: bun.Manifest.Arch, CacheDir: m.Cache, Username: m.Getenv(envUser), Password: m.Getenv(envPassword),
+		Transport: m.Transport, Progress: m.Events.Progress, Log: m.log(),
+	})
+	if err != nil {
+		return nil, m.explain(err)
+	}
+	m.Events.line("writing %d files and folders", r.Tree.Len())
+	if err := write(st, r.Tree); err != nil {
+		return nil, m.explain(err)
+	}
+	return m.Store.Commit(ctx, st, imported(i.Name, bun.Manifest.Arch, r), commit)
+}
+
+func write(st *images.Stage, t *tree.Tree) (err error) {
+	f, err := os.OpenFile(st.Path(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return erofs.Write(f, t, st.Dir())
+}
+
+// imported is the record of what was imported.
+func imported(name, arch string, r *ociimage.Result) images.Record {
+	p := r.Provenance
+	rec := images.Record{
+		Name: name, Arch: arch, Kind: images.KindImported, Python: r.Python.Version,
+		Imported: &images.Imported{
+			Source: string(p.Kind), Reference: clean(p.Reference), IndexDigest: p.IndexDigest, ManifestDigest: p.ManifestDigest,
+			ConfigDigest: p.ConfigDigest, Platform: clean(p.Platform),
+		},
+		Packages: packagesIn(r.Tree),
+	}
+	for _, l := range p.Layers {
+		rec.Imported.Layers = append(rec.Imported.Layers, images.Layer{Digest: l.Digest, DiffID: l.DiffID, Bytes: l.Bytes})
+	}
+	notes := r.Notes
+	if len(r.Ignored) > 0 {
+		notes = append(notes, "a box does not follow these settings of the image: "+strings.Join(r.Ignored, ", "))
+	}
+	rec.Notes = cleanAll(notes)
+	return rec
+}
+
+// mostPackages bounds the packages that are listed of an image.
+const mostPackages = 5000
+
+// packagesIn finds the Python packages in a tree by the folders that their
+// installation left ("Recording installed projects").
+func packagesIn(t *tree.Tree) []images.Package {
+	var list []images.Package
+	for _, n := range t.Nodes() {
+		stem, ok := strings.CutSuffix(path.Base(n.Path), ".dist-info")
+		parent := path.Base(path.Dir(n.Path))
+		if !ok || n.Kind != tree.Dir || parent != "site-packages" && parent != "dist-packages" || len(list) == mostPackages {
+			continue
+		}
+		name, version, ok := strings.Cut(stem, "-")
+		if name, version = clean(name), clean(version); ok && name != "" && version != "" {
+			list = append(list, images.Package{Name: name, Version: version, Bytes: recorded(t.Lookup(n.Path + "/RECORD"))})
+		}
+	}
+	slices.SortFunc(list, func(a, b images.Package) int {
+		return cmp.Or(cmp.Compare(strings.ToLower(a.Name), strings.ToLower(b.Name)), cmp.Compare(a.Version, b.Version))
+	})
+	return slices.Compact(list)
+}
+
+// recorded is the size of a package by its own record: 0 where there is none that can
+// be believed.
+func recorded(n *tree.Node) (sum int64) {
+	if n == nil || n.Kind != tree.File {
+		return 0
+	}
+	const most = 1 << 40
+	r := csv.NewReader(strings.NewReader(string(n.Data)))
+	r.FieldsPerRecord, r.ReuseRecord = 3, true
+	for {
+		row, err := r.Read()
+		if err != nil {
+			return sum
+		}
+		size, err := strconv.ParseInt(row[2], 10, 64)
+		if err != nil || strings.HasSuffix(row[0], ".pyc") {
+			continue
+		}
+		if sum += size; size < 0 || sum > most {
+			return 0
+		}
+	}
+}
+
+// Exported is what was written out.
+type Exported struct {
+	// Reference is what the image can be imported by, Digest the part after "@".
+	Reference string `json:"reference"`
+	Digest    string `json:"digest"`
+	Bytes     int64  `json:"bytes"`
+}
+
+// Export writes an image, of the store or of the bundle, as an OCI image layout in a
+// tar file, which must not be there yet. The file has its name once it is whole.
+func (m *Maker) Export(ctx context.Context, name, file string) (_ *Exported, err error) {
+	if file == "-" {
+		return nil, requestErr("an image is written to a file, not to standard output")
+	}
+	if _, err := os.Lstat(file); err == nil {
+		return nil, requestErr("%s is there already; nothing is overwritten", file)
+	}
+	img, err := m.open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer img.close()
+	t, err := erofs.Read(img.data, tree.DefaultLimits)
+	if err != nil {
+		return nil, err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".pybox-export-*")
+	if err != nil {
+		return nil, requestErr("no file can be made there: %w", err)
+	}
+	defer func() {
+		_ = tmp.Close()
+		_ = os.Remove(tmp.Name())
+	}()
+	m.Events.line("writing %d files and folders", t.Len())
+	e, err := ociimage.Export(ctx, t, img.meta, tmp)
+	if err != nil {
+		return nil, m.explainExport(err, file)
+	}
+	if err := publish(tmp, file); err != nil {
+		return nil, m.explainExport(err, file)
+	}
+	return &Exported{Reference: "tar:" + file + "@" + e.ManifestDigest, Digest: e.ManifestDigest, Bytes: e.Bytes}, nil
+}
+
+// publish gives a finished file its name, unless another has it.
+func publish(tmp *os.File, file string) error {
+	if err := tmp.Chmod(0o644); err != nil {
+		return err
+	}
+	if err := tmp.Sync(); err != nil {
+		return err
+	}
+	err := os.Link(tmp.Name(), file)
+	if errors.Is(err, fs.ErrExist) {
+		return requestErr("%s is there already; nothing is overwritten", file)
+	}
+	return err
+}
+
+// content is an image's, mapped into memory.
+type content struct {
+	data  []byte
+	meta  ociimage.Meta
+	close func()
+}
+
+// open maps an image and verifies it.
+func (m *Maker) open(ctx context.Context, name string) (*content, error) {
+	b, err := m.Bundle()
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range b.Manifest.Images {
+		if i.Name == name {
+			c, err := mapped(b.Path(i.File), i.SHA256, i.Bytes)
+			if err != nil {
+				return nil, err
+			}
+			c.meta = ociimage.Meta{Name: name, Arch: b.Manifest.Arch}
+			return c, nil
+		}
+	}
+	r, err := m.Store.Get(name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := mapped(m.Store.Path(r), r.SHA256, r.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	c.meta = ociimage.Meta{Name: name, Arch: r.Arch, Annotations: annotations(r)}
+	return c, nil
+}
+
+// mapped maps a file, and makes sure that it is what it has to be. Files of a bundle
+// and of the store are replaced, never changed.
+func mapped(file, sum string, size int64) (*content, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", images.ErrDamaged, err)
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() != size || size != int64(int(size)) {
+		return nil, fmt.Errorf("%w: %s is no file of %d bytes", images.ErrDamaged, file, size)
+	}
+	data, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", file, err)
+	}
+	c := &content{data: data, close: func() { _ = unix.Munmap(data) }}
+	if got := sha256.Sum256(data); hex.EncodeToString(got[:]) != sum {
+		c.close()
+		return nil, fmt.Errorf("%w: %s has the SHA-256 %x, expected %s", images.ErrDamaged, file, got, sum)
+	}
+	return c, nil
+}
+
+// annotationProvenance has the provenance of an image in the manifest of an export.
+const annotationProvenance = "io.pybox.provenance"
+
+// mostAnnotation bounds it: registries take manifests of 4 MiB.
+const mostAnnotation = 1 << 20
+
+// annotations say where an image comes from. They do not depend on when it was made.
+func annotations(r *images.Record) map[string]string {
+	p := struct {
+		Kind     string           `json:"kind"`
+		SHA256   string           `json:"sha256"`
+		Python   string           `json:"python,omitempty"`
+		Built    *images.Built    `json:"built,omitempty"`
+		Imported *images.Imported `json:"imported,omitempty"`
+		Packages []images.Package `json:"packages"`
+	}{r.Kind, r.SHA256, r.Python, r.Built, r.Imported, r.Packages}
+	b, err := json.Marshal(p)
+	if err != nil || len(b) > mostAnnotation {
+		return nil
+	}
+	return map[string]string{annotationProvenance: string(b)}
+}
+
+func (m *Maker) explainExport(err error, file string) error {
+	return nospace.Explain(err, "the exported image", filepath.Dir(file), 0, "")
+}
