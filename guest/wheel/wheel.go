@@ -1,0 +1,204 @@
+package wheel
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/pybox/pybox/guest/mapped"
+	"github.com/pybox/pybox/guest/pytag"
+)
+
+// Sentinels, to be tested with errors.Is.
+var (
+	// ErrWheel marks a file that is no wheel, or one that is not installed.
+	ErrWheel = errors.New("unusable wheel")
+	// ErrConflict: two wheels, or a wheel and the image, have a file of one name and
+	// other content.
+	ErrConflict = errors.New("conflicting files")
+)
+
+func wheelErr(format string, a ...any) error {
+	return fmt.Errorf("%w: %w", ErrWheel, fmt.Errorf(format, a...))
+}
+
+// Limits bound one wheel.
+type Limits struct {
+	ArchiveBytes int64 // the file
+	Members      int   // files and folders in it
+	MemberBytes  int64 // one file in it
+	Bytes        int64 // all files in it
+}
+
+// DefaultLimits fit the largest wheels that are about, which hold whole compilers and
+// libraries for graphics cards.
+var DefaultLimits = Limits{ArchiveBytes: 4 << 30, Members: 100_000, MemberBytes: 2 << 30, Bytes: 4 << 30}
+
+// Source is a wheel file.
+type Source struct {
+	Path   string // where it is
+	File   string // its name as a wheel, which Path need not have
+	SHA256 string // what it must be, lower-case hex
+}
+
+// Options of Read.
+type Options struct {
+	// TempDir takes what is unpacked. It has no names there, and is gone when the
+	// Wheel is closed or the process ends.
+	TempDir string
+	Limits  Limits // the zero value: DefaultLimits
+}
+
+// Wheel is a wheel that was read and found good.
+type Wheel struct {
+	File     string // its name
+	SHA256   string // of the file
+	Metadata Metadata
+	Tags     []pytag.Tag // of the name
+
+	distInfo string // the folder of metadata, a name
+	scripts  []script
+	files    []file // sorted by dest
+	data     *mapped.Bytes
+}
+
+// file is one that is going to be installed.
+type file struct {
+	dest   string // its path in the image
+	data   []byte
+	exec   bool
+	digest string // as in RECORD: "sha256=..."
+}
+
+// Read reads a wheel file, all of it. The digest is computed before anything else is
+// looked at. Errors match ErrWheel, ctx's or the operating system's and name the
+// wheel.
+func Read(ctx context.Context, s Source, o Options) (*Wheel, error) {
+	w, err := read(ctx, s, o)
+	if err != nil {
+		return nil, fmt.Errorf("wheel %.200q: %w", s.File, err)
+	}
+	return w, nil
+}
+
+func read(ctx context.Context, s Source, o Options) (*Wheel, error) {
+	if o.Limits == (Limits{}) {
+		o.Limits = DefaultLimits
+	}
+	name, err := pytag.Parse(s.File)
+	if err != nil {
+		return nil, wheelErr("%w", err)
+	}
+	f, err := os.Open(s.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	size, err := verify(ctx, f, s, o.Limits)
+	if err != nil {
+		return nil, err
+	}
+	a, err := openArchive(f, size, o.Limits)
+	if err != nil {
+		return nil, err
+	}
+	w := &Wheel{File: s.File, SHA256: s.SHA256, Tags: name.Tags}
+	if w.distInfo, err = findDistInfo(a.members, name); err != nil {
+		return nil, err
+	}
+	if err := w.unpack(ctx, a, o.TempDir); err != nil {
+		w.Close()
+		return nil, err
+	}
+	return w, w.understand(name)
+}
+
+// verify computes the digest of the file and returns its size.
+func verify(ctx context.Context, f *os.File, s Source, l Limits) (int64, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if !st.Mode().IsRegular() || st.Size() > l.ArchiveBytes {
+		return 0, wheelErr("it is no file of at most %d bytes (%v, %d bytes)", l.ArchiveBytes, st.Mode().Type(), st.Size())
+	}
+	h := sha256.New()
+	n, err := io.Copy(h, io.LimitReader(ctxReader{ctx, f}, st.Size()))
+	if err != nil {
+		return 0, err
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); got != s.SHA256 || n != st.Size() {
+		return 0, wheelErr("its SHA-256 is %s, expected %.80s", got, s.SHA256)
+	}
+	return n, nil
+}
+
+// Close gives back what holds the files. A tree that they were installed in must not
+// be used afterwards.
+func (w *Wheel) Close() error {
+	if w.data == nil {
+		return nil
+	}
+	return w.data.Close()
+}
+
+// Bytes is the sum of the files that are going to be installed, what PyBox adds aside.
+func (w *Wheel) Bytes() (n int64) {
+	for _, f := range w.files {
+		n += int64(len(f.data))
+	}
+	return n
+}
+
+// Modules are the names, sorted, that can be imported from the top of the wheel.
+func (w *Wheel) Modules() []string {
+	var out []string
+	for _, f := range w.files {
+		rest, ok := strings.CutPrefix(f.dest, Site+"/")
+		if !ok {
+			continue
+		}
+		top, below, nested := strings.Cut(rest, "/")
+		switch {
+		case strings.HasSuffix(top, ".dist-info"):
+		case nested:
+			if isModule(below[strings.LastIndexByte(below, '/')+1:]) != "" {
+				out = append(out, top)
+			}
+		default:
+			if m := isModule(top); m != "" {
+				out = append(out, m)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// isModule returns the name of the module that a file holds, or "".
+func isModule(name string) string {
+	module, kind, _ := strings.Cut(name, ".")
+	if kind == "py" || kind == "so" || strings.HasSuffix(kind, ".so") {
+		return module
+	}
+	return ""
+}
+
+// ctxReader ends a long copy when ctx does.
+type ctxReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c ctxReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
