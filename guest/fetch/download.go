@@ -56,7 +56,7 @@ func createPartial(name string, resume bool) (partial, error) {
 
 // download fills the file part with the verified bytes of item.
 func (f *Fetcher) download(ctx context.Context, part string, item Item) error {
-	fail := &SourcesError{File: item.name(), Bytes: item.Bytes}
+	fail := &SourcesError{File: item.name(), Bytes: item.Bytes, Advice: f.Advice}
 	for _, s := range f.Sources {
 		addr := s.url(item.Archive, item.Path)
 		if addr == "" {
@@ -201,7 +201,7 @@ var defaultClient = NewClient()
 // accept judges an answer by its header and tells whether its body continues
 // what is there.
 func (t *transfer) accept(resp *http.Response, have int64) (resume bool, err error) {
-	if err := statusError(resp); err != nil {
+	if err := statusError(resp, t.f.Gone); err != nil {
 		if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable && have > 0 {
 			_ = os.Remove(t.part)
 			return false, transient(err)
@@ -243,14 +243,17 @@ func strongETag(resp *http.Response) string {
 	return ""
 }
 
-func statusError(resp *http.Response) error {
+// goneFromMirror is what helps where a Debian mirror has not a file.
+const goneFromMirror = "mirrors drop superseded versions, an updated lock file (relock) or the snapshot archive helps"
+
+func statusError(resp *http.Response, gone string) error {
 	code := resp.StatusCode
 	text := strconv.Itoa(code) + " " + http.StatusText(code)
 	switch {
 	case code == http.StatusOK || code == http.StatusPartialContent:
 		return nil
 	case code == http.StatusNotFound || code == http.StatusGone:
-		return fmt.Errorf("%w %s: it does not have this file; mirrors drop superseded versions, an updated lock file (relock) or the snapshot archive helps", ErrStatus, text)
+		return fmt.Errorf("%w %s: it does not have this file; %s", ErrStatus, text, or(gone, goneFromMirror))
 	case code == http.StatusProxyAuthRequired:
 		return fmt.Errorf("%w %s: the proxy asks for a name and password; put them in HTTPS_PROXY", ErrStatus, text)
 	case code == http.StatusTooManyRequests || code == http.StatusRequestTimeout || code >= 500:
@@ -395,11 +398,13 @@ func (w *watchdog) stop() {
 	w.timer.Stop()
 }
 
-// redact takes a password out of an address that is shown.
+// redact takes what may be a secret out of an address that is shown: a password, and
+// a query, in which signed addresses have theirs.
 func redact(addr string) string {
 	u, err := url.Parse(addr)
 	if err != nil {
 		return "(an address that is no URL)"
 	}
+	u.RawQuery = ""
 	return u.Redacted()
 }

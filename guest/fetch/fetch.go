@@ -61,6 +61,9 @@ type Fetcher struct {
 	Progress func(Progress)
 	// Log gets failed attempts; nil discards them.
 	Log *slog.Logger
+	// Gone says what to do about a file that a source has not, and Advice what to
+	// do when none delivers; "": what helps with Debian's packages.
+	Gone, Advice string
 	// Tries is the number of requests to one source before the next is tried
 	// (transient faults only), Backoff the first pause between them, doubled
 	// each time. A transfer that brings less than 64 KiB in StallAfter counts as

@@ -55,7 +55,7 @@ func (f *Fetcher) freshOnce(ctx context.Context, addr string, max int64) ([]byte
 	}
 	defer resp.Body.Close()
 	watch.restart()
-	if err := statusError(resp); err != nil {
+	if err := statusError(resp, f.Gone); err != nil {
 		return nil, err
 	}
 	if hint := pageHint(resp); hint != "" {

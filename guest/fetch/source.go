@@ -50,11 +50,20 @@ type Source struct {
 	Label string
 	// bases maps an archive's name to the address that its paths are below.
 	bases map[string]string
+	// exact is the address of the one file that this source has.
+	exact string
 }
 
-// Addresses are the bases that are asked, sorted and without passwords.
+// One makes a source of the address of a single file: whatever an item's archive and
+// path say, this is where it is.
+func One(label, address string) Source { return Source{Label: label, exact: address} }
+
+// Addresses are those that are asked, sorted and without passwords.
 func (s Source) Addresses() []string {
 	var out []string
+	if s.exact != "" {
+		out = append(out, redact(s.exact))
+	}
 	for _, base := range s.bases {
 		out = append(out, redact(base))
 	}
@@ -64,6 +73,9 @@ func (s Source) Addresses() []string {
 
 // url is the address of a file, or "" where the source has not that archive.
 func (s Source) url(archive, path string) string {
+	if s.exact != "" {
+		return s.exact
+	}
 	base := s.bases[archive]
 	if base == "" {
 		return ""

@@ -182,3 +182,13 @@ func TestAt(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestOneHasItsOwnAddress(t *testing.T) {
+	s := One("a shelf", "https://user:secret@example.org/a%20b.whl?token=secret")
+	if got := s.url("any", "other/path"); got != "https://user:secret@example.org/a%20b.whl?token=secret" {
+		t.Error(got)
+	}
+	if got := s.Addresses(); len(got) != 1 || strings.Contains(got[0], "secret") || !strings.Contains(got[0], "a%20b.whl") {
+		t.Error(got)
+	}
+}
