@@ -133,7 +133,7 @@ func TestSetupRefuses(t *testing.T) {
 		{exitUsage, "--from takes one that is made", []string{"--from", "x", "--no-bytecode"}},
 		{exitUsage, "no such file", []string{"--from", "/nothing/there"}},
 		{exitUsage, "want an http or https address", []string{"--mirror", "ftp://x"}},
-		{exitUsage, `no image "data"; it has: stdlib`, []string{"--with", "data"}},
+		{exitUsage, `no image "nonsense"; it has: data, stdlib`, []string{"--with", "nonsense"}},
 		{exitFailed, "it is for " + other, []string{"--from", archive(t, func(m *bundle.Manifest) { m.Arch = other })}},
 		{exitFailed, "update pybox", []string{"--from", archive(t, func(m *bundle.Manifest) { m.Agent.ProtocolVersion++ }), "--yes"}},
 	} {

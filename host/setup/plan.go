@@ -190,13 +190,15 @@ func Make(ctx context.Context, o Options) (*Plan, error) {
 			return nil, fmt.Errorf("%w: this version of PyBox has no image %q; it has: %s", ErrRequest, name, strings.Join(build.ImageNames(), ", "))
 		}
 	}
-	p := &Plan{Schema: PlanSchema, Version: o.Version, Home: o.Home, Cache: o.Cache, Arch: o.Arch, Command: o.Command, o: o,
-		Folders: []Path{}, Files: []Path{}, Downloads: []Download{}, Sources: []Source{}, Steps: []Step{},
-		Space: []Space{}, Removes: []Path{}, Kept: []Path{}, Notes: []string{}, Problems: []Problem{}}
 	st, err := look(o.Home)
 	if err != nil {
 		return nil, err
 	}
+	stay := staying(st, o)
+	o.Images = slices.Concat(o.Images, stay)
+	p := &Plan{Schema: PlanSchema, Version: o.Version, Home: o.Home, Cache: o.Cache, Arch: o.Arch, Command: o.Command, o: o,
+		Folders: []Path{}, Files: []Path{}, Downloads: []Download{}, Sources: []Source{}, Steps: []Step{},
+		Space: []Space{}, Removes: []Path{}, Kept: []Path{}, Notes: []string{}, Problems: []Problem{}}
 	target, err := p.target(ctx)
 	if err != nil {
 		return nil, err
@@ -207,6 +209,9 @@ func Make(ctx context.Context, o Options) (*Plan, error) {
 	p.keep(st)
 	if p.Nothing {
 		return p, ctx.Err()
+	}
+	for _, name := range stay {
+		p.Notes = append(p.Notes, fmt.Sprintf("The image %q is in the installed bundle, and will be in this one.", name))
 	}
 	p.installation(st, target)
 	switch p.Origin {
@@ -226,6 +231,20 @@ func Make(ctx context.Context, o Options) (*Plan, error) {
 		p.Notes = append(p.Notes, "The VM that runs keeps the bundle it was started with: 'pybox vm restart' boots the new one.")
 	}
 	return p, ctx.Err()
+}
+
+// staying are the images of a bundle of setup's own making that nobody asked for now: a
+// setup of a newer version keeps what an earlier one was asked for.
+func staying(st *state, o Options) (names []string) {
+	if o.From != "" || st.current == nil || st.record.Bundle != st.current.ID() || st.record.Origin != OriginDebian {
+		return nil
+	}
+	for _, i := range st.current.Manifest.Images {
+		if !slices.Contains(o.Images, i.Name) && slices.Contains(build.ImageNames(), i.Name) {
+			names = append(names, i.Name)
+		}
+	}
+	return names
 }
 
 // target is the bundle that the plan is about.
@@ -309,7 +328,7 @@ func (p *Plan) downloads(ctx context.Context) error {
 		p.sources()
 		p.Steps = append(p.Steps, Step{"download the packages that are not here", "as long as the network takes"})
 	}
-	p.Steps = append(p.Steps, Step{"put kernel, root and images together", "some ten seconds"})
+	p.Steps = append(p.Steps, Step{"put kernel, root and images together", "some ten seconds for each image"})
 	p.work("the bundle while it is made")
 	return nil
 }
@@ -350,8 +369,14 @@ func (p *Plan) needVM(ctx context.Context) {
 	if missing(folder) {
 		p.Folders = append(p.Folders, Path{Path: folder, Mode: "0755", For: "compiled byte code, by the digest of its sources", Perhaps: true})
 	}
-	for _, part := range []string{"of every architecture", "of this architecture"} {
-		p.file(Path{Path: filepath.Join(folder, "{sources "+part+"}"), Mode: "0644", For: "byte code", Perhaps: true})
+	for _, name := range p.o.Images {
+		for _, x := range []struct{ part, what string }{
+			{"sources of every architecture", "byte code"},
+			{"sources of this architecture", "byte code"},
+			{"record", "what programs touch of the image, and its fonts"},
+		} {
+			p.file(Path{Path: filepath.Join(folder, "{"+name+": "+x.part+"}"), Mode: "0644", For: x.what, Perhaps: true})
+		}
 	}
 	p.file(Path{Path: filepath.Join(p.Home, "acceleration.json"), Mode: "0600", For: "how VMs can be started on this machine", Perhaps: true})
 }

@@ -56,7 +56,7 @@ func newWorld(t *testing.T) *world {
 	}))
 	t.Cleanup(srv.Close)
 	lock := &debian.Lock{Schema: debian.LockSchema, Snapshot: "20260501T000000Z"}
-	for _, set := range []string{"kernel-cloud", "root", "stdlib"} {
+	for _, set := range []string{"data", "kernel-cloud", "root", "stdlib"} {
 		s := debian.Set{Name: set, Arch: "amd64"}
 		for _, name := range []string{set + "-a", set + "-b"} {
 			sum := sha256.Sum256(deb(name))
@@ -466,7 +466,7 @@ func TestRequestsThatCannotBe(t *testing.T) {
 		want   error
 		say    string
 	}{
-		"an image that there is not": {func(o *Options) { o.Images = []string{"stdlib", "data"} }, ErrRequest, `no image "data"; it has: stdlib`},
+		"an image that there is not": {func(o *Options) { o.Images = []string{"stdlib", "nonsense"} }, ErrRequest, `no image "nonsense"; it has: data, stdlib`},
 		"nor in the bundle":          {func(o *Options) { o.Images, o.From = []string{"data"}, w.given(nil).Dir() }, ErrRequest, `no image "data"; it has: stdlib`},
 		"no programs": {func(o *Options) {
 			o.Programs = func(string) (programs.Set, error) { return programs.Set{}, programs.ErrNone }
@@ -635,7 +635,7 @@ func proxied(address string) *http.Client {
 func hugeLock(t *testing.T) *debian.Lock {
 	t.Helper()
 	l := &debian.Lock{Schema: debian.LockSchema, Snapshot: "20260501T000000Z"}
-	for _, set := range []string{"kernel-cloud", "root", "stdlib"} {
+	for _, set := range []string{"data", "kernel-cloud", "root", "stdlib"} {
 		s := debian.Set{Name: set, Arch: "amd64"}
 		for i := range 1000 {
 			name := fmt.Sprintf("%s-%03d", set, i)
@@ -843,5 +843,38 @@ func TestWhileVMRuns(t *testing.T) {
 	}
 	if w.plan().Execute(t.Context(), Events{}); len(w.plan().Notes) > 0 {
 		t.Errorf("told of a VM that does not run: %v", w.plan().Notes)
+	}
+}
+
+// TestMoreImages: an image that was asked for once stays in the bundles that later
+// setups make, and its packages are in the plan.
+func TestMoreImages(t *testing.T) {
+	w := newWorld(t)
+	w.setUp()
+	if p := w.plan(); !p.Nothing {
+		t.Errorf("%+v", p)
+	}
+	images := w.o.Images
+	w.o.Images = append(images, "data")
+	p := w.plan()
+	if p.Nothing || !strings.Contains(p.Why, `no image "data"`) || p.DownloadBytes != int64(len(deb("data-a"))+len(deb("data-b"))) {
+		t.Errorf("%+v", p)
+	}
+	r := w.setUp()
+	if b, err := bundle.Open(r.Dir); err != nil || len(b.Manifest.Images) != 2 {
+		t.Errorf("%v, %v", b, err)
+	}
+	w.o.Images = images
+	if p := w.plan(); !p.Nothing {
+		t.Errorf("the same without data: %+v", p)
+	}
+	w.o.Version = "0.2"
+	p = w.plan()
+	if p.Nothing || !slices.ContainsFunc(p.Notes, func(n string) bool { return strings.Contains(n, `"data" is in the installed bundle`) }) {
+		t.Errorf("a newer version: %+v", p)
+	}
+	r = w.setUp()
+	if b, err := bundle.Open(r.Dir); err != nil || len(b.Manifest.Images) != 2 || b.Manifest.Images[1].Name != "data" {
+		t.Errorf("%v, %v", b, err)
 	}
 }
