@@ -117,7 +117,7 @@ func (d *Daemon) serveRuns(i *instance, images []bundle.Image) {
 		Guest: i.guest, VM: i.facts, Versions: i.hello.RuntimeVersions, Images: images,
 		Before: func(ctx context.Context) { i.timeForRun(ctx, d.log) },
 		Policy: policy.New(d.o.Config), QueueWait: time.Duration(d.o.Config.VM.QueueWait),
-		Keep: d.receipts, Log: d.log, Now: d.o.Now,
+		Keep: d.receipts, Files: d.files, Log: d.log, Now: d.o.Now,
 	})
 }
 

@@ -118,12 +118,13 @@ type Image struct {
 	Digest string `json:"digest"`
 }
 
-// Input is a file that was put into the box. SHA256 is hexadecimal, null where
-// the file was not sent whole.
+// Input is a file that was put into the box, or a folder. SHA256 is hexadecimal, null
+// for a folder and where the file was not sent whole.
 type Input struct {
 	Name   string  `json:"name"`
 	Bytes  int64   `json:"bytes"`
 	SHA256 *string `json:"sha256"`
+	Folder bool    `json:"folder,omitempty"`
 }
 
 // Limits are what the box and the program were held to.

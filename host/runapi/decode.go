@@ -177,7 +177,7 @@ func inline(what, name string, b []byte) (runs.File, error) {
 // request turns what was decoded into what the service takes. The error is a
 // *api.Problem, or of the stored files.
 func (c *contents) request(req api.RunRequest) (runs.Request, error) {
-	out := runs.Request{ID: req.ID, Image: req.Image, Args: req.Args, Env: req.Env, Watch: req.Watch}
+	out := runs.Request{ID: req.ID, Image: req.Image, Args: req.Args, Env: req.Env, Collect: req.Collect, Watch: req.Watch}
 	var p *api.Problem
 	if out.Ask, p = ask(req.Limits); p != nil {
 		return out, p
@@ -186,10 +186,35 @@ func (c *contents) request(req api.RunRequest) (runs.Request, error) {
 		return out, reply.BadRequest("stdin.name: a standard input has no name")
 	}
 	var err error
-	if out.Program, err = c.file("program", req.Program); err != nil || req.Stdin == nil {
+	if out.Program, err = c.file("program", req.Program); err != nil {
+		return out, err
+	}
+	if out.Inputs, err = c.inputs(req.Inputs); err != nil || req.Stdin == nil {
 		return out, err
 	}
 	stdin, err := c.file("stdin", *req.Stdin)
 	out.Stdin = &stdin
 	return out, err
+}
+
+// inputs gives the contents of the inputs. Their names are left to the service.
+func (c *contents) inputs(inputs []api.InputFile) ([]runs.File, error) {
+	out := make([]runs.File, 0, len(inputs))
+	for n, in := range inputs {
+		what := fmt.Sprintf("inputs[%d]", n)
+		if in.Folder {
+			if in.Text != nil || in.Base64 != nil || in.File != "" || in.Executable {
+				return nil, reply.BadRequest("%s: a folder has a name alone", what)
+			}
+			out = append(out, runs.File{Name: in.Name, Folder: true})
+			continue
+		}
+		f, err := c.file(what, in.Source)
+		if err != nil {
+			return nil, err
+		}
+		f.Executable = in.Executable
+		out = append(out, f)
+	}
+	return out, nil
 }

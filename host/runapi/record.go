@@ -37,8 +37,9 @@ func (r *record) add(_ float64, n int, b []byte) error {
 }
 
 // answer writes the receipt with the output in it. The output may be large and its
-// JSON several times as large, so that it is never in memory as a whole.
-func (r *record) answer(rec *receipt.Receipt, notKept error) {
+// JSON several times as large, so that it is never in memory as a whole. An error means
+// that the client did not get it.
+func (r *record) answer(rec *receipt.Receipt, notKept error) error {
 	full := *rec // the receipt is also somebody else's
 	marks := [2]string{rand.Text(), rand.Text()}
 	for i, s := range []*receipt.Stream{&full.Program.Stdout, &full.Program.Stderr} {
@@ -51,7 +52,7 @@ func (r *record) answer(rec *receipt.Receipt, notKept error) {
 	b, err := json.Marshal(full)
 	if err != nil { // no value of a receipt
 		http.Error(r.w, err.Error(), http.StatusInternalServerError)
-		return
+		return err
 	}
 	r.w.Header().Set("Content-Type", "application/json")
 	if notKept != nil {
@@ -59,13 +60,18 @@ func (r *record) answer(rec *receipt.Receipt, notKept error) {
 	}
 	for i := range r.streams {
 		before, after, _ := bytes.Cut(b, []byte(marks[i]))
-		r.out.Write(before)
-		if r.streams[i].writeTo(r.out) != nil {
-			return // the client is gone
+		if _, err := r.out.Write(before); err != nil {
+			return err
+		}
+		if err := r.streams[i].writeTo(r.out); err != nil {
+			return err
 		}
 		b = after
 	}
-	r.out.Write(append(b, '\n'))
+	if _, err := r.out.Write(append(b, '\n')); err != nil {
+		return err
+	}
+	return r.out.Flush()
 }
 
 // chunkBytes is the size of the pieces that output is kept in.

@@ -181,6 +181,9 @@ func (h *Handler) streamed(j job, s *stream) error {
 		return err
 	}
 	s.event(last)
+	if rec != nil && s.gone != nil {
+		h.forget(rec)
+	}
 	return nil
 }
 
@@ -196,7 +199,9 @@ func (h *Handler) recorded(j job, rec *record) error {
 	if err != nil {
 		return err
 	}
-	rec.answer(r, notKept)
+	if err := rec.answer(r, notKept); err != nil {
+		h.forget(r)
+	}
 	return nil
 }
 

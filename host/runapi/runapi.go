@@ -31,7 +31,7 @@ const (
 	// maxBody bounds the JSON of a run.
 	maxBody = 8 << 20
 	// bodyStall is how long a client may send nothing, bodyWait how long the JSON
-	// of a run may take, and fileWait a stored file.
+	// of a run may take, and fileWait a stored file, in and out.
 	bodyStall = 10 * time.Second
 	bodyWait  = time.Minute
 	fileWait  = 10 * time.Minute
@@ -146,6 +146,8 @@ func (h *Handler) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+api.PathRuns, h.getRuns)
 	mux.HandleFunc("DELETE "+api.PathRun, h.deleteRun)
 	mux.HandleFunc("POST "+api.PathFiles, h.postFile)
+	mux.HandleFunc("GET "+api.PathFile, h.getFile)
+	mux.HandleFunc("DELETE "+api.PathFile, h.deleteFile)
 	mux.HandleFunc("GET "+api.PathImages, h.getImages)
 	mux.HandleFunc("GET "+api.PathReceipts, h.getReceipts)
 	mux.HandleFunc("GET "+api.PathReceipt, h.getReceipt)
@@ -211,30 +213,6 @@ func (h *Handler) cancelWaiting(id string) bool {
 		cancel(errDeleted)
 	}
 	return cancel != nil
-}
-
-func (h *Handler) postFile(w http.ResponseWriter, r *http.Request) {
-	file, err := h.store(w, r)
-	if err != nil {
-		h.discard(w, r, spool.MaxFileBytes, err)
-		reply.Problem(w, h.problem(err))
-		return
-	}
-	h.o.VM.Use()() // its run is soon to come
-	reply.JSON(w, file)
-}
-
-func (h *Handler) store(w http.ResponseWriter, r *http.Request) (api.StoredFile, error) {
-	tooLarge := reply.TooLarge(spool.MaxFileBytes, "one file of a run can be no larger")
-	if r.ContentLength > spool.MaxFileBytes {
-		return api.StoredFile{}, tooLarge
-	}
-	file, err := h.o.Files.Put(reply.Body(w, r, spool.MaxFileBytes, h.times.stall, h.times.file))
-	var big *http.MaxBytesError
-	if errors.As(err, &big) || errors.Is(err, spool.ErrTooLarge) {
-		return file, tooLarge
-	}
-	return file, err
 }
 
 func (h *Handler) getImages(w http.ResponseWriter, r *http.Request) {

@@ -59,13 +59,10 @@ func (r *Run) compose(res *guestrun.Result, e *receipt.Ending, sent given) *rece
 		Program: receipt.Program{
 			Stdout: c.stream("stdout", c.rec.GetStdout(), res.Stdout),
 			Stderr: c.stream("stderr", c.rec.GetStderr(), res.Stderr),
-			Files:  []receipt.File{},
 		},
 		Ending: *e, Cleanup: cleanup,
 	}
-	if c.started || c.rec == nil && c.heard.admitted != nil {
-		c.lack(receipt.FactFiles, receipt.WhyFiles)
-	}
+	rec.Program.Files, rec.Program.FilesUnlisted = c.left()
 	rec.Unknown = append([]receipt.Unknown{}, c.unknown...) // never null
 	return rec
 }
@@ -132,7 +129,7 @@ func (c *composer) elapsed() *float64 {
 func (c *composer) configured() receipt.Configured {
 	k := Configured(c.limits)
 	k.Image = receipt.Image{Name: c.image.Name, Digest: "sha256:" + c.image.SHA256}
-	k.Program, k.Stdin = c.program(), c.stdin()
+	k.Program, k.Inputs, k.Stdin = c.program(), c.inputs(), c.stdin()
 	k.Args, k.Env = valid(c.start.GetArgs()), valid(c.start.GetEnv())
 	k.Seccomp.SHA256 = c.digest("configured.seccomp.sha256", c.rec.GetSeccompSha256())
 	return k

@@ -105,7 +105,8 @@ type outcome struct {
 }
 
 // Do carries the run out and gives its receipt, without output, which has been
-// stored; notKept is why that failed. When ctx ends the run is cancelled, and the
+// stored, and with the ids of the files that came back, which have not; notKept is why
+// that failed. When ctx ends the run is cancelled, and the
 // receipt says so; so it is when Cancel is called. The error is not nil when there
 // was no run; it matches guestrun.ErrNotTaken, guestrun.ErrFiles or ErrBusy. Where
 // the run was given up before it had begun it matches the cause of that, and
@@ -162,9 +163,16 @@ func (r *Run) carryOut() outcome {
 	defer r.s.leave(r)
 	defer r.out.close()
 	r.tell(api.Event{Event: api.EventAccepted, ID: r.ID()})
-	request := guestrun.Request{Start: r.start, Files: []guestrun.File{{
-		Name: r.start.GetProgram(), Bytes: r.request.Program.Bytes, Open: r.request.Program.Open,
-	}}}
+	room, err := r.room()
+	if err != nil {
+		r.s.o.Log.Info("no run", "run", r.ID(), "error", err)
+		return outcome{err: err}
+	}
+	request := guestrun.Request{Start: r.start, Files: r.files()}
+	if room != nil {
+		defer room.Close()
+		request.Keep = (&returned{room: room}).keep
+	}
 	var in *stdin
 	if r.request.Stdin != nil {
 		in = &stdin{file: *r.request.Stdin}
@@ -179,6 +187,9 @@ func (r *Run) carryOut() outcome {
 	log := r.s.o.Log.With("run", r.ID())
 	if err != nil {
 		log.Info("no run", "error", err)
+		if res != nil {
+			discard(res.Left)
+		}
 		return outcome{err: notRun(err)}
 	}
 	given := r.heard.given
@@ -189,6 +200,7 @@ func (r *Run) carryOut() outcome {
 	if res.Exited == nil {
 		r.tell(api.Event{Event: api.EventExited, Ending: e, Exit: exitOf(res.Record.GetExit())})
 	}
+	ids := publish(res.Left)
 	rec := r.compose(res, e, sent)
 	log.Info("run ended", "how", rec.Ending.How, "by", rec.Ending.By, "ms", rec.Run.HostElapsedMS, "cleanup", rec.Cleanup.Status)
 	notKept := r.s.o.Keep.Put(rec)
@@ -196,7 +208,7 @@ func (r *Run) carryOut() outcome {
 		log.Error("a receipt could not be kept", "error", notKept)
 	}
 	r.completeLater(rec, res)
-	return outcome{receipt: rec, notKept: notKept}
+	return outcome{receipt: withIDs(rec, ids), notKept: notKept}
 }
 
 // cancelledBefore is the cancellation that had come by the end of the run, or nil: a

@@ -26,6 +26,7 @@ import (
 	"github.com/pybox/pybox/host/guestrun"
 	"github.com/pybox/pybox/host/policy"
 	"github.com/pybox/pybox/host/receipt"
+	"github.com/pybox/pybox/host/spool"
 )
 
 var (
@@ -76,6 +77,8 @@ type Options struct {
 	// QueueWait is how long a run may wait for room.
 	QueueWait time.Duration
 	Keep      Keeper
+	// Files keeps what comes back, for the clients that ask for it; nil: none may.
+	Files *spool.Spool
 	// Log gets a line for each run, and what went wrong; nil discards it.
 	Log *slog.Logger
 	// Now is the host's wall clock; nil is time.Now.
@@ -115,6 +118,8 @@ type File struct {
 	Name  string
 	Bytes int64
 	Open  func() (io.ReadCloser, error)
+	// Executable and Folder are for inputs; of a folder the name alone counts.
+	Executable, Folder bool
 }
 
 // Request is a run as its client asks for it.
@@ -125,6 +130,10 @@ type Request struct {
 	Args    []string
 	Env     []string
 	Stdin   *File // nil: empty
+	// Inputs lie in the working folder beside the program, in any order.
+	Inputs []File
+	// Collect keeps what the program leaves there.
+	Collect bool
 	Ask     policy.Ask
 	// Watch asks for the events of stages, settings and samples too.
 	Watch bool
@@ -161,6 +170,7 @@ func (s *Service) plan(r Request) (*Run, error) {
 			return nil, err
 		}
 	}
+	r.Inputs = sortInputs(r.Inputs)
 	if err := checkFiles(r); err != nil {
 		return nil, err
 	}
@@ -172,12 +182,16 @@ func (s *Service) plan(r Request) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkInputs(r, l); err != nil {
+		return nil, err
+	}
 	start := &agentv1.RunStart{
 		Id: cmp.Or(r.ID, "none-yet"), Image: image.Serial, Program: r.Program.Name, Args: r.Args, Env: r.Env,
 		Limits: &agentv1.Limits{
 			MemoryBytes: l.MemoryBytes, Pids: l.PIDs, MilliCpu: l.MilliCPU, WorkBytes: l.MemoryBytes, WorkFiles: workFiles,
 		},
 		TimeoutNs: int64(l.Timeout), StdoutBytes: l.OutputBytes, StderrBytes: l.OutputBytes, QueueWaitNs: int64(s.o.QueueWait),
+		Files: l.Files, FilesBytes: l.FilesBytes, Collect: r.Collect && s.o.Files != nil,
 	}
 	if err := agentapi.CheckRunStart(start); err != nil {
 		return nil, err

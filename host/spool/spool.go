@@ -1,7 +1,8 @@
-// Package spool keeps bodies that clients send ahead of a run: programs and inputs
-// that are too large for a request. Each serves one run. They are files without a
-// name in a private folder, so that nothing of them outlives the process however it
-// ends. It knows nothing of HTTP.
+// Package spool keeps what goes into runs and what comes out of them: bodies that
+// clients send ahead of a run, programs and inputs that are too large for a request,
+// each of which serves one run; and files that a run left, until its client has them.
+// They are files without a name in a private folder, so that nothing of them outlives
+// the process however it ends. It knows nothing of HTTP.
 package spool
 
 import (
@@ -19,17 +20,20 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/pybox/pybox/host/api"
 )
 
 const (
-	// MaxFiles bounds the files that are there at a time, MaxFileBytes one of
-	// them, and MaxBytes all together. Those that a run has taken and those that
+	// MaxFiles bounds the files for runs that are there at a time, MaxFileBytes one
+	// of them, and MaxBytes all together. Those that a run has taken and those that
 	// still come count.
-	MaxFiles     = 512
+	MaxFiles     = 1024
 	MaxFileBytes = api.MaxStdinBytes
 	MaxBytes     = 1 << 30
-	// Forget is how long a file waits for its run.
+	// Forget is how long a file waits for its run, or for the client of the run that
+	// left it.
 	Forget = 10 * time.Minute
 )
 
@@ -53,6 +57,7 @@ var (
 type limits struct {
 	files            int
 	fileBytes, total int64
+	left, leftBytes  int64
 }
 
 // Spool holds files. It is safe for concurrent use.
@@ -60,10 +65,13 @@ type Spool struct {
 	dir string
 	now func() time.Time
 	max limits
+	// What is not taken of max.left and max.leftBytes.
+	leftFiles, leftBytes *semaphore.Weighted
 
 	mu     sync.Mutex
 	closed bool
 	ready  map[string]*stored
+	left   map[string]*leftFile
 	files  int   // those in ready, those that come and those taken
 	bytes  int64 // theirs
 }
@@ -102,10 +110,15 @@ func Open(dir string, now func() time.Time) (*Spool, error) {
 			return nil, fmt.Errorf("removing a stored file of an earlier daemon: %w", err)
 		}
 	}
-	return &Spool{
-		dir: dir, now: now, ready: map[string]*stored{},
-		max: limits{MaxFiles, MaxFileBytes, MaxBytes},
-	}, nil
+	s := &Spool{dir: dir, now: now, ready: map[string]*stored{}, left: map[string]*leftFile{}}
+	s.bound(limits{MaxFiles, MaxFileBytes, MaxBytes, MaxLeft, MaxLeftBytes})
+	return s, nil
+}
+
+// bound sets the bounds of a spool that is not in use yet.
+func (s *Spool) bound(l limits) {
+	s.max = l
+	s.leftFiles, s.leftBytes = semaphore.NewWeighted(l.left), semaphore.NewWeighted(l.leftBytes)
 }
 
 // Put stores what r gives. The error matches ErrTooLarge, ErrTooMuch, ErrFull,
@@ -140,14 +153,29 @@ func (s *Spool) create() (*writer, error) {
 	case s.files >= s.max.files:
 		return nil, fmt.Errorf("%w: %d files wait for their runs, which is all that may", ErrTooMuch, s.files)
 	}
+	f, err := s.temp()
+	if err != nil {
+		return nil, err
+	}
+	s.files++
+	return &writer{s: s, f: f, sum: sha256.New()}, nil
+}
+
+// temp makes a file without a name.
+func (s *Spool) temp() (*os.File, error) {
 	f, err := os.CreateTemp(s.dir, prefix) // mode 0600
 	if err != nil {
 		return nil, explain(err)
 	}
-	// Where a file in use cannot be unlinked, its name goes with free.
+	// Where a file in use cannot be unlinked, its name goes with discard.
 	os.Remove(f.Name())
-	s.files++
-	return &writer{s: s, f: f, sum: sha256.New()}, nil
+	return f, nil
+}
+
+// discard ends a file.
+func discard(f *os.File) {
+	f.Close()
+	os.Remove(f.Name()) // it is gone already, as a rule
 }
 
 // fill copies r to its end.
@@ -199,9 +227,7 @@ func (s *Spool) reserve(has, n int64) error {
 
 // keep gives the file its id.
 func (w *writer) keep() (api.StoredFile, error) {
-	id := make([]byte, 16)
-	rand.Read(id) // never fails
-	file := api.StoredFile{File: hex.EncodeToString(id), Bytes: w.bytes, SHA256: hex.EncodeToString(w.sum.Sum(nil))}
+	file := api.StoredFile{File: newID(), Bytes: w.bytes, SHA256: hex.EncodeToString(w.sum.Sum(nil))}
 	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,6 +239,13 @@ func (w *writer) keep() (api.StoredFile, error) {
 	return file, nil
 }
 
+// newID is one that nobody guesses.
+func newID() string {
+	id := make([]byte, 16)
+	rand.Read(id) // never fails
+	return hex.EncodeToString(id)
+}
+
 func (w *writer) discard() {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
@@ -221,8 +254,7 @@ func (w *writer) discard() {
 
 // free gives the room of a file back; the lock is held.
 func (s *Spool) free(f *os.File, bytes int64) {
-	f.Close()
-	os.Remove(f.Name()) // it is gone already, as a rule
+	discard(f)
 	s.files--
 	s.bytes -= bytes
 }
@@ -234,6 +266,11 @@ func (s *Spool) sweep() {
 		if !now.Before(f.until) {
 			delete(s.ready, id)
 			s.free(f.f, f.bytes)
+		}
+	}
+	for id, f := range s.left {
+		if !now.Before(f.until) {
+			s.forgetLeft(id)
 		}
 	}
 }
@@ -259,7 +296,7 @@ func (s *Spool) Take(id string) (*Handle, error) {
 	return &Handle{s: s, f: f.f, bytes: f.bytes}, nil
 }
 
-// Close forgets all files. Those that are taken stay until their handles are closed.
+// Close forgets all files. Those that are taken, or read, stay until that is over.
 func (s *Spool) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,6 +304,9 @@ func (s *Spool) Close() {
 	for id, f := range s.ready {
 		delete(s.ready, id)
 		s.free(f.f, f.bytes)
+	}
+	for id := range s.left {
+		s.forgetLeft(id)
 	}
 }
 
