@@ -125,6 +125,9 @@ func (f *flattener) add(h *tar.Header, body io.Reader) error {
 	if err != nil {
 		return err
 	}
+	if h.Typeflag == tar.TypeReg {
+		f.remove(dir, name) // whatever it is, the file replaces it
+	}
 	e, err := f.entry(h, body)
 	if err != nil {
 		return err

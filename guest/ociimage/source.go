@@ -86,6 +86,9 @@ func ParseSource(ref string) (Source, error) {
 	if s.Kind != Registry {
 		return s, nil
 	}
+	if strings.Contains(s.Where, "://") {
+		return Source{}, fmt.Errorf("%w: %.120q: leave out what ends in ://, such as https://", ErrReference, ref)
+	}
 	d, err := name.NewDigest(s.Where + "@" + s.Digest)
 	if err != nil {
 		return Source{}, fmt.Errorf("%w: %w", ErrReference, err)
