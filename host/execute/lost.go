@@ -93,7 +93,7 @@ func (x *execution) compose(why error, gone bool) *receipt.Receipt {
 		},
 		Configured: l.configured(),
 		Observed:   receipt.Observed{Engine: l.engine(), Kernel: l.kernel(), VM: l.vm()},
-		Program:    receipt.Program{Stdout: l.stream(0), Stderr: l.stream(1), Files: []receipt.File{}},
+		Program:    receipt.Program{Stdout: l.stream(0), Stderr: l.stream(1), Files: []receipt.File{}, FilesUnlisted: []receipt.FileCount{}},
 		Ending:     l.ending(why, gone),
 		Cleanup:    l.cleanup(gone),
 	}

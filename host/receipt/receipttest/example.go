@@ -58,14 +58,13 @@ func Example() *receipt.Receipt {
 				Agent: "1.0.0", Clock: &receipt.Clock{OffsetMS: -1.2, BoundMS: 0.4},
 			},
 		},
-		Program: receipt.Program{Stdout: stream(3, "5"), Stderr: stream(0, "6"), Files: []receipt.File{}},
+		Program: receipt.Program{Stdout: stream(3, "5"), Stderr: stream(0, "6"), Files: []receipt.File{}, FilesUnlisted: []receipt.FileCount{}},
 		Ending: receipt.Ending{
 			How: receipt.HowExited, By: receipt.ByProgram,
 			Evidence: []string{"the box's PID 1 reports that the main process exited with code 0"},
 		},
 		Cleanup: receipt.Cleanup{Status: receipt.CleanupRemoved, Confirmations: gone},
 		Unknown: []receipt.Unknown{
-			{Fact: receipt.FactFiles, Why: receipt.WhyFiles},
 			{Fact: receipt.FactFilter, Why: "the kernel does not give it back"},
 			{Fact: receipt.FactClock + " (within ±0.4 ms)", Why: "the clocks of host and guest are compared by messages, which take their time"},
 		},
@@ -89,6 +88,7 @@ func Lost() *receipt.Receipt {
 	r.Observed.Kernel = receipt.Kernel{Source: "none", Samples: []receipt.Sample{}}
 	r.Program.Stdout.Bytes, r.Program.Stdout.SHA256, r.Program.Stdout.Complete = nil, nil, false
 	r.Program.Stderr.Bytes, r.Program.Stderr.SHA256, r.Program.Stderr.Complete = nil, nil, false
+	r.Unknown = append(r.Unknown, receipt.Unknown{Fact: receipt.FactFiles, Why: receipt.WhyFiles})
 	r.Cleanup = receipt.Cleanup{Status: receipt.CleanupVMGone, Confirmations: []receipt.Confirmation{{Source: "vm", Gone: true}}}
 	for _, fact := range []string{
 		"run.queued_ms", "run.guest_elapsed_ms", "observed.engine.exit", "memory_peak_bytes", "pids_peak", "cpu_usec", "periods", "throttled_periods", "throttled_usec",
@@ -96,6 +96,26 @@ func Lost() *receipt.Receipt {
 	} {
 		r.Unknown = append(r.Unknown, receipt.Unknown{Fact: fact, Why: "the guest gave no record of the run"})
 	}
+	return r
+}
+
+// WithFiles is Example with two inputs, of a program that left some files: three came
+// back, and others did not.
+func WithFiles() *receipt.Receipt {
+	r := Example()
+	r.Configured.Inputs = []receipt.Input{
+		{Name: "data", Folder: true},
+		{Name: "data/in.csv", Bytes: 2048, SHA256: ptr(strings.Repeat("7", 64))},
+	}
+	r.Program.Files = []receipt.File{
+		{Name: "Out", Folder: true, Returned: true},
+		{Name: "Out/plot.png", Bytes: 20_480, SHA256: ptr(strings.Repeat("8", 64)), Returned: true, File: strings.Repeat("9", 32)},
+		{Name: "out", Folder: true, Reason: receipt.FileTwin},
+		{Name: "run.sh", Bytes: 9, SHA256: ptr(strings.Repeat("a", 64)), Executable: true, Returned: true},
+		{Name: "cache", Reason: receipt.FileLink},
+		{Name: "giant", Bytes: 1<<53 - 1, Reason: receipt.FileTooLarge},
+	}
+	r.Program.FilesUnlisted = []receipt.FileCount{{Reason: receipt.FileTooMany, Count: 9000, Bytes: 90_000}}
 	return r
 }
 

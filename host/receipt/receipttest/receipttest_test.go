@@ -18,8 +18,8 @@ func TestExamplesAreValid(t *testing.T) {
 	Check(t, Lost())
 	withText := Example()
 	withText.Program.Stdout.Text, withText.Program.Stderr.Base64 = ptr("42\n"), ptr("//4A")
-	withText.Program.Files = []receipt.File{{Name: "out.csv", Bytes: 3, Returned: false, Reason: "not asked for"}}
 	Check(t, withText)
+	Check(t, WithFiles())
 	refused := Ended("r", receipt.Ending{How: receipt.HowRefused, By: receipt.ByAgent, Reason: receipt.ReasonSettings, Evidence: []string{}}, nil)
 	refused.Run.GuestElapsedMS = nil
 	Check(t, refused)
@@ -60,6 +60,22 @@ func TestBrokenReceiptsFail(t *testing.T) {
 		"text and base64":      func(r *receipt.Receipt) { r.Program.Stdout.Text, r.Program.Stdout.Base64 = ptr("x"), ptr("eA==") },
 		"no base64":            func(r *receipt.Receipt) { r.Program.Stdout.Base64 = ptr("*") },
 		"null files":           func(r *receipt.Receipt) { r.Program.Files = nil },
+		"null counts":          func(r *receipt.Receipt) { r.Program.FilesUnlisted = nil },
+		"bytes of a folder":    func(r *receipt.Receipt) { r.Configured.Inputs[0].Bytes = 1 },
+		"digest of a folder":   func(r *receipt.Receipt) { r.Configured.Inputs[0].SHA256 = ptr(strings.Repeat("a", 64)) },
+		"nameless file":        func(r *receipt.Receipt) { r.Program.Files[0].Name = "" },
+		"file without digest":  func(r *receipt.Receipt) { r.Program.Files[1].SHA256 = nil },
+		"folder with digest":   func(r *receipt.Receipt) { r.Program.Files[0].SHA256 = ptr(strings.Repeat("a", 64)) },
+		"folder with an id":    func(r *receipt.Receipt) { r.Program.Files[0].File = strings.Repeat("a", 32) },
+		"an id that is none":   func(r *receipt.Receipt) { r.Program.Files[1].File = "../x" },
+		"reason for what came": func(r *receipt.Receipt) { r.Program.Files[1].Reason = receipt.FileTwin },
+		"no reason":            func(r *receipt.Receipt) { r.Program.Files[2].Reason = "" },
+		"another reason":       func(r *receipt.Receipt) { r.Program.Files[2].Reason = "not asked for" },
+		"digest of a link":     func(r *receipt.Receipt) { r.Program.Files[4].SHA256 = ptr(strings.Repeat("a", 64)) },
+		"id of a link":         func(r *receipt.Receipt) { r.Program.Files[4].File = strings.Repeat("a", 32) },
+		"huge file":            func(r *receipt.Receipt) { r.Program.Files[5].Bytes = 1 << 53 },
+		"no count":             func(r *receipt.Receipt) { r.Program.FilesUnlisted[0].Count = 0 },
+		"too many files":       func(r *receipt.Receipt) { r.Program.Files = slices.Repeat(r.Program.Files[:1], 1281) },
 		"how":                  func(r *receipt.Receipt) { r.Ending.How = "finished" },
 		"by":                   func(r *receipt.Receipt) { r.Ending.By = "nobody" },
 		"by another":           func(r *receipt.Receipt) { r.Ending.By = "agent" },
@@ -70,7 +86,7 @@ func TestBrokenReceiptsFail(t *testing.T) {
 		"left without detail":  func(r *receipt.Receipt) { r.Cleanup.Confirmations[0].Gone = false },
 		"unknown without why":  func(r *receipt.Receipt) { r.Unknown[0].Why = "" },
 	} {
-		r := Example()
+		r := WithFiles()
 		breakIt(r)
 		b, err := json.Marshal(r)
 		if err != nil {
