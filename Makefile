@@ -40,6 +40,13 @@ BUNDLEFLAGS = --no-bytecode
 endif
 endif
 
+# The images of a bundle: 'make bundle IMAGES=stdlib,data' adds numpy, pandas and
+# matplotlib. The bundle of the tests has both, where it can run without the patience
+# that an emulation of another architecture takes.
+IMAGES       = stdlib
+WITHDATA     = stdlib,data
+TESTIMAGES   = $(if $(filter $(HOSTARCH),$(ARCH)),$(WITHDATA),stdlib)
+
 KERNELDIR    = "$$(cat .work/kernel-$(ARCH).dir)"
 KERNEL_own   = --kernel $(KERNELDIR)
 KERNEL_debian = --kernel debian
@@ -54,6 +61,7 @@ MKBUNDLE     = bin/pybox-guest build $(BUNDLEFLAGS) $(LOCKFLAG) --arch $(ARCH) -
 .PHONY: help
 help:
 	@echo 'make demo            build all, start the VM, run a first program in a box'
+	@echo 'make demo-data       the same with pandas and matplotlib'
 	@echo 'make test            all checks and tests (unit, fuzz, end to end)'
 	@echo 'make build           bin/pybox'
 	@echo 'make kernel          the guest kernel for ARCH=$(ARCH), cached by content'
@@ -70,25 +78,40 @@ help:
 # Compiling PyBox's own kernel takes some ten minutes, so where that has not been done
 # yet the first run is on Debian's ready-made one, unless who runs make asks for ours.
 ASKED = $(strip $(KERNEL_FRAGMENT) $(filter-out file,$(origin GUESTKERNEL)))
-.PHONY: demo demo-with-own demo-with-debian
-demo: deps tools
+demo-data: IMAGES = $(WITHDATA)
+.PHONY: demo demo-data demo-with-own demo-with-debian demo-data-with-own demo-data-with-debian
+demo demo-data: deps tools
 	@kernel=$(GUESTKERNEL); code=0; \
 	if [ $$kernel = own ] && [ -z "$(ASKED)" ]; then \
 		said=$$(bin/mkkernel cached $(ARCH) $(KERNELFLAGS) 2>&1 >/dev/null) || code=$$?; \
 		case $$code in 0) ;; 3) kernel=debian ;; *) echo "$$said" >&2; exit $$code ;; esac; fi; \
-	$(MAKE) --no-print-directory demo-with-$$kernel GUESTKERNEL=$$kernel
-demo-with-own demo-with-debian: build install-bundle
+	$(MAKE) --no-print-directory $@-with-$$kernel GUESTKERNEL=$$kernel IMAGES=$(IMAGES)
+demo-with-own demo-with-debian demo-data-with-own demo-data-with-debian: build install-bundle
 	@bin/pybox vm stop >/dev/null # one that runs is not what was just built
+	@$(MAKE) --no-print-directory $(firstword $(subst -with-, ,$@))-program
+	@echo "The VM runs until 'bin/pybox vm stop', or stops by itself when idle."
+	@if [ $(patsubst %-with-debian,debian,$@) = debian ] && [ $(HOST) = linux ]; then \
+		echo "It runs Debian's ready-made kernel, which is the quickest to have. PyBox's own has no"; \
+		echo "modules and no io_uring: 'make install-bundle' compiles it, in some ten minutes, and"; \
+		echo "'bin/pybox vm restart' boots it."; fi
+
+# The programs that the demos end with.
+.PHONY: demo-program demo-data-program
+demo-program:
 	@echo
 	@echo "\$$ echo 'print(6*7)' | bin/pybox exec -"
 	@echo 'print(6*7)' | bin/pybox exec -
 	@echo
 	@echo "Now try a program of your own: bin/pybox exec FILE.py"
-	@echo "The VM runs until 'bin/pybox vm stop', or stops by itself when idle."
-	@if [ $@ = demo-with-debian ] && [ $(HOST) = linux ]; then \
-		echo "It runs Debian's ready-made kernel, which is the quickest to have. PyBox's own has no"; \
-		echo "modules and no io_uring: 'make install-bundle' compiles it, in some ten minutes, and"; \
-		echo "'bin/pybox vm restart' boots it."; fi
+demo-data-program:
+	@echo
+	@echo "\$$ cat docs/examples/sales.py"
+	@cat docs/examples/sales.py
+	@echo
+	@echo "\$$ bin/pybox exec --image data --timeout 30 docs/examples/sales.py"
+	@bin/pybox exec --image data --timeout 30 docs/examples/sales.py
+	@echo
+	@echo "Now try a program of your own: bin/pybox exec --image data FILE.py"
 
 .PHONY: deps kernel-deps
 deps:
@@ -163,7 +186,7 @@ hostbundle:
 
 .PHONY: bundle
 bundle: kernel-for-$(GUESTKERNEL) agent $(HOSTBUNDLE)
-	@$(MKBUNDLE) --init .work/guest-$(ARCH)/pybox-init --agent .work/guest-$(ARCH)/pybox-agent --out $(BUNDLE)
+	@$(MKBUNDLE) --images $(IMAGES) --init .work/guest-$(ARCH)/pybox-init --agent .work/guest-$(ARCH)/pybox-agent --out $(BUNDLE)
 
 # The bundle in one file, for 'pybox setup --from' on another machine.
 .PHONY: bundle-tar
@@ -180,7 +203,7 @@ install-bundle: bundle
 testbundle: kernel-for-$(GUESTKERNEL) $(HOSTBUNDLE)
 	@mkdir -p .work/testguest-$(ARCH)
 	@$(GUESTBUILD) -tags pyboxtest -o .work/testguest-$(ARCH)/ ./cmd/pybox-init ./cmd/pybox-agent
-	@$(MKBUNDLE) --init .work/testguest-$(ARCH)/pybox-init --agent .work/testguest-$(ARCH)/pybox-agent --out $(TESTBUNDLE)
+	@$(MKBUNDLE) --images $(TESTIMAGES) --init .work/testguest-$(ARCH)/pybox-init --agent .work/testguest-$(ARCH)/pybox-agent --out $(TESTBUNDLE)
 
 # A guest of the other architecture is tested too, emulated: where its kernel can be
 # cross-compiled, which is on amd64.
@@ -200,7 +223,7 @@ CLOUDBUNDLE = .work/cloudbundle-$(ARCH)
 cloudbundle: tools
 	@mkdir -p .work/testguest-$(ARCH)
 	@$(GUESTBUILD) -tags pyboxtest -o .work/testguest-$(ARCH)/ ./cmd/pybox-init ./cmd/pybox-agent
-	@bin/pybox-guest build --no-bytecode --arch $(ARCH) --kernel debian --agent-version $(VERSION) \
+	@bin/pybox-guest build --no-bytecode --images stdlib --arch $(ARCH) --kernel debian --agent-version $(VERSION) \
 		--init .work/testguest-$(ARCH)/pybox-init --agent .work/testguest-$(ARCH)/pybox-agent --out $(CLOUDBUNDLE)
 
 .PHONY: relock

@@ -42,7 +42,7 @@ serves older lists than the locked ones is refused. That the lists are newer is
 recorded also where no package changed, so that no mirror can go back.
 
 --add puts a package and what it depends on into a set: root is the guest's own file
-system, stdlib the image of that name. The lock file remembers it, and every later
+system, stdlib and data are the images of those names. The lock file remembers it, and every later
 relock keeps it, until --drop. A file of your own is best begun as a copy of
 guest/debian.lock.json.`,
 		Example: `  pybox-guest relock --lock my.lock.json --add root=strace --add stdlib=python3-yaml

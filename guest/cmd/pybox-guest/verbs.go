@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,11 @@ import (
 	"github.com/pybox/pybox/guest/nospace"
 )
 
-const defaultLock = "guest/debian.lock.json"
+const (
+	defaultLock = "guest/debian.lock.json"
+	// defaultImage is the image of a bundle that nobody asked for more.
+	defaultImage = "stdlib"
+)
 
 func addArch(c *cobra.Command, arch *string) {
 	c.Flags().StringVar(arch, "arch", runtime.GOARCH, "the guest's architecture: amd64 or arm64")
@@ -88,7 +93,7 @@ architecture: --compile-with names a bundle for that when --arch is another one.
 	fl.StringVar(&o.Agent, "agent", "", "the agent's program, static, for the guest's architecture")
 	fl.StringVar(&o.AgentVersion, "agent-version", "", "version of the agent")
 	fl.Uint32Var(&o.ProtocolVersion, "protocol", agentapi.ProtocolVersion, "version of the protocol that the agent speaks")
-	fl.StringSliceVar(&o.Images, "images", build.ImageNames(), "images of boxes to make; empty: none")
+	fl.StringSliceVar(&o.Images, "images", []string{defaultImage}, "images of boxes to make, out of "+strings.Join(build.ImageNames(), " and ")+"; empty: none")
 	fl.BoolVar(&plain, "no-bytecode", false, "leave byte code out: every run of a program then compiles what it imports")
 	fl.StringVar(&o.CompileWith, "compile-with", "", "bundle for this host's architecture, to compile byte code for another")
 	fl.StringVar(&o.Out, "out", "bundle", "folder to make")

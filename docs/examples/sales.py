@@ -1,0 +1,16 @@
+"""Read sales.csv, add up what each shop took, and draw it."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+sales = pd.read_csv("sales.csv", parse_dates=["day"])
+sales["taken"] = sales["count"] * sales["price"]
+
+by_shop = sales.groupby("shop")["taken"].agg(["sum", "mean", "count"]).round(2)
+print(by_shop)
+by_shop.to_csv("by_shop.csv")
+
+by_day = sales.pivot_table(index="day", columns="shop", values="taken", aggfunc="sum", fill_value=0)
+by_day.plot(kind="bar", title="Taken each day")
+plt.tight_layout()
+plt.savefig("by_day.png")
