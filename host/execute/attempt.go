@@ -30,10 +30,17 @@ const (
 // run has the daemon run the program, and starts a VM where there is none.
 func (x *execution) run() (out *api.Outcome, err error) {
 	for range tries {
-		if out, err = x.attempt(); err == nil || x.runID() != "" || x.ctx.Err() != nil || !noVM(err) {
+		if out, err = x.attempt(); err == nil || x.runID() != "" || x.ctx.Err() != nil {
 			return out, err
 		}
-		if err := x.start(err); err != nil {
+		next := x.start
+		switch {
+		case noImage(err):
+			next = x.bringImage
+		case !noVM(err):
+			return out, err
+		}
+		if err := next(err); err != nil {
 			return nil, err
 		}
 	}

@@ -83,10 +83,16 @@ type Host interface {
 	Daemon
 	// Start makes sure that a VM is ready; progress is called while it starts.
 	Start(ctx context.Context, progress func(api.Status)) error
+	// RestartIdle restarts a VM that nothing uses; the error matches
+	// control.ErrInUse when something does, and it goes on.
+	RestartIdle(ctx context.Context, progress func(api.Status)) error
 	// Policy is the owner's, for a VM that is started now, and Images are the
 	// names of that VM's images: none when they are not known.
 	Policy() (*policy.Policy, error)
 	Images() []string
+	// Stored tells whether there is an image of one's own with that name, which a VM
+	// that is started now would have.
+	Stored(image string) bool
 	// DaemonGone remembers the daemon that runs now; the function that it gives
 	// tells whether that has ended since, and its VM with it.
 	DaemonGone() func() bool
@@ -149,6 +155,7 @@ type execution struct {
 	target  *target // nil: the receipt is not asked for
 	checked bool    // against what a new VM would have
 	told    bool    // that the VM is being started
+	brought bool    // the VM was restarted for the image
 	// elsewhere tells that the daemon, which lives, keeps the run's own receipt.
 	elsewhere bool
 	seen      seen

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,6 +36,8 @@ type fake struct {
 	policy func() (*policy.Policy, error)
 	gone   func() bool
 	images []string
+	stored []string // images of one's own
+	idle   func() error
 	kept   *receipt.Receipt // what the daemon has kept
 	keep   func(*receipt.Receipt) error
 
@@ -98,6 +101,16 @@ func (f *fake) Policy() (*policy.Policy, error) {
 }
 
 func (f *fake) Images() []string { return f.images }
+
+func (f *fake) Stored(image string) bool { return slices.Contains(f.stored, image) }
+
+func (f *fake) RestartIdle(context.Context, func(api.Status)) error {
+	if f.idle == nil {
+		f.t.Error("the VM was restarted")
+		return errors.New("no")
+	}
+	return f.idle()
+}
 
 func (f *fake) DaemonGone() func() bool {
 	if f.gone == nil {

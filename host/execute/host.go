@@ -8,6 +8,7 @@ import (
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/config"
 	"github.com/pybox/pybox/host/control"
+	"github.com/pybox/pybox/host/images"
 	"github.com/pybox/pybox/host/policy"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/host/receipts"
@@ -31,6 +32,18 @@ func (l *local) Start(ctx context.Context, progress func(api.Status)) error {
 	return err
 }
 
+// RestartIdle implements Host.
+func (l *local) RestartIdle(ctx context.Context, progress func(api.Status)) error {
+	_, err := l.ctl.RestartIdle(ctx, progress)
+	return err
+}
+
+// Stored implements Host.
+func (l *local) Stored(image string) bool {
+	_, err := images.View(l.ctl.Home.Dir()).Get(image)
+	return err == nil
+}
+
 // Policy implements Host.
 func (l *local) Policy() (*policy.Policy, error) {
 	c, err := config.Load(l.ctl.Home.Config(), l.getenv)
@@ -43,8 +56,9 @@ func (l *local) Policy() (*policy.Policy, error) {
 // Images implements Host.
 func (l *local) Images() []string { return Installed(l.ctl.Home.Dir()) }
 
-// Installed are the names of the images in the bundle that is installed in the
-// state directory home, none when there is no bundle.
+// Installed are the names of the images that a VM of the state directory home has
+// when it is started now: those of the installed bundle, and of one's own. There is
+// none when there is no bundle.
 func Installed(home string) []string {
 	b, err := bundle.Current(home)
 	if err != nil {
@@ -52,6 +66,13 @@ func Installed(home string) []string {
 	}
 	var names []string
 	for _, i := range b.Manifest.Images {
+		names = append(names, i.Name)
+	}
+	own, err := images.View(home).List()
+	if err != nil {
+		return nil // not known: the VM says what it has
+	}
+	for _, i := range own {
 		names = append(names, i.Name)
 	}
 	return names

@@ -1,0 +1,60 @@
+package execute
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/control"
+	"github.com/pybox/pybox/host/images"
+	"github.com/pybox/pybox/host/show"
+)
+
+// noImage tells whether the VM has no image of the name that was asked for.
+func noImage(err error) bool {
+	var p *api.Problem
+	return errors.As(err, &p) && p.Type == api.ProblemImage
+}
+
+// bringImage gives the VM, which has not the image, one that was made since it
+// started: it is restarted if nothing uses it. An error says why that cannot be.
+func (x *execution) bringImage(why error) error {
+	name := x.job.imageName()
+	st, err := x.Host.Status(x.ctx)
+	if err != nil {
+		return err
+	}
+	if in, left := images.In(st, name, ""); in == images.PresenceLeftOut {
+		return refuse("--image: the VM left the image %.80q out when it started: %s; %s", name, left.Why, left.Next)
+	}
+	if !x.Host.Stored(name) {
+		return why
+	}
+	if x.brought {
+		return refuse("--image: the VM has not the image %.80q, though it was restarted for it: 'pybox image inspect %[1]s' tells more", name)
+	}
+	const needs = "the image %.80q was made after the VM had started, and 'pybox vm restart' gives it to the VM"
+	if x.NoStart {
+		return refuse("--image: "+needs+"; --no-start keeps this command from doing so", name)
+	}
+	if err := x.checkNew(); err != nil {
+		return err
+	}
+	x.brought = true
+	if !x.Quiet {
+		x.display.line("pybox: restarting the VM so that it has the image %s", name)
+	}
+	x.enter(starting)
+	began := time.Now()
+	x.display.wait("Restarting the VM", began)
+	err = x.Host.RestartIdle(x.ctx, func(s api.Status) { x.display.wait(show.StartStep(s), began) })
+	x.display.wait("", began)
+	if errors.Is(err, control.ErrInUse) {
+		return refuse("--image: "+needs+", when what uses the VM now has ended (%w)", name, err)
+	}
+	if err != nil {
+		return fmt.Errorf("restarting the VM for the image %s: %w", name, err)
+	}
+	return nil
+}

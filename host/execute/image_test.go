@@ -1,0 +1,71 @@
+package execute
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/control"
+	"github.com/pybox/pybox/host/receipt/receipttest"
+)
+
+// withoutImage is a VM that has the image mine once it was restarted.
+func withoutImage(p *person) {
+	has := false
+	p.host.run = func(_ context.Context, r api.RunRequest, on func(api.Event) error) (*api.Outcome, error) {
+		if !has {
+			return nil, &api.Problem{Type: api.ProblemImage, Title: "no such image", Detail: "no such image: \"mine\"; the VM has stdlib", Status: 404}
+		}
+		return script(on, receipttest.Example())
+	}
+	p.host.idle = func() error { has = true; return nil }
+	p.host.images, p.host.stored = []string{"stdlib", "mine"}, []string{"mine"}
+}
+
+func TestImageMadeSinceTheStart(t *testing.T) {
+	p := newPerson(t)
+	withoutImage(p)
+	p.expect(Command{Image: "mine"}, 0, "pybox: restarting the VM so that it has the image mine\n")
+	if len(p.host.runs) != 2 || p.host.starts != 0 {
+		t.Errorf("%d requests and %d starts, want 2 and none", len(p.host.runs), p.host.starts)
+	}
+}
+
+func TestImageThatCannotBeBrought(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(p *person)
+		command Command
+		say     []string
+		runs    int
+	}{
+		"in use": {
+			func(p *person) {
+				p.host.idle = func() error { return fmt.Errorf("%w: a run or a shell is in progress", control.ErrInUse) }
+			}, Command{}, []string{"made after the VM had started", "'pybox vm restart'", "a run or a shell is in progress"}, 1,
+		},
+		"no start":   {func(p *person) { p.host.idle = nil }, Command{NoStart: true}, []string{"'pybox vm restart'", "--no-start"}, 1},
+		"not stored": {func(p *person) { p.host.stored, p.host.idle = nil, nil }, Command{}, []string{"no such image", "the VM has stdlib"}, 1},
+		"left out": {
+			func(p *person) {
+				p.host.idle = nil
+				p.host.status = func() (api.Status, error) {
+					left := api.LeftOut{Name: "mine", Why: "the image is damaged", Next: "make it again"}
+					return api.Status{State: api.StateRunning, VM: &api.VM{LeftOut: []api.LeftOut{left}}}, nil
+				}
+			}, Command{}, []string{"left the image \"mine\" out", "the image is damaged; make it again"}, 1,
+		},
+		"still not there": {func(p *person) { p.host.idle = func() error { return nil } }, Command{}, []string{"restarted for it", "pybox image inspect"}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPerson(t)
+			withoutImage(p)
+			c.change(p)
+			c.command.Image = "mine"
+			p.expect(c.command, 125, c.say...)
+			if len(p.host.runs) != c.runs {
+				t.Errorf("%d requests, want %d", len(p.host.runs), c.runs)
+			}
+		})
+	}
+}
