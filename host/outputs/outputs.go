@@ -1,0 +1,274 @@
+// Package outputs puts what a program left into a folder of the host, or into an
+// archive: all of it at once or nothing, without replacing anything, whatever happens
+// meanwhile. What it gets is staged beside where it belongs, complete and verified,
+// and moved there by renames that replace nothing. Where one of several renames fails
+// the others are taken back; where the process is killed between them, the next one
+// that opens the same place does that. Nothing is thrown away that was complete.
+// Paths below the place go through os.Root; no link is followed and none is made.
+package outputs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/host/receipt"
+	"github.com/pybox/pybox/host/twins"
+)
+
+// ErrList: the list of files is not one that a daemon gives.
+var ErrList = errors.New("the list of files cannot be")
+
+// KeptError: everything came, but could not be put where it belongs. It lies whole in
+// the folder Path instead.
+type KeptError struct {
+	Path string
+	Err  error
+}
+
+func (e *KeptError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *KeptError) Unwrap() error { return e.Err }
+
+// HalfError: some of what came is where it belongs and could not be taken back, or
+// what came could not be put into a folder of its own. All of it is in the place or in
+// its folder Path; the next Open of the place puts that right.
+type HalfError struct {
+	Path string
+	Err  error
+}
+
+func (e *HalfError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *HalfError) Unwrap() error { return e.Err }
+
+// Place is where results go. It is not safe for concurrent use; any number of
+// processes may use the same place at the same time.
+type Place struct {
+	// Repaired are sentences about results of earlier commands, which were killed
+	// while they delivered them here.
+	Repaired []string
+
+	path    string // of the folder at, as a person would write it
+	at      *folder
+	name    string // of what is made there; empty: results go into the folder itself
+	archive bool
+	means   means
+}
+
+// means is what differs between systems, and what tests put in.
+type means struct {
+	// before is called before everything that changes a file system; its error is
+	// what that gives then. nil in earnest.
+	before func(what string) error
+	// plain leaves the renames out that refuse to replace, as where there are none.
+	plain bool
+	// mark marks a file as one that came out of a box.
+	mark marker
+}
+
+// OpenFolder opens the folder path: one that is there, or one that is to be made in one
+// that is. It sees that something can be made there, and repairs what earlier commands
+// left behind when they were killed. The caller closes the place.
+func OpenFolder(path string) (*Place, error) { return means{mark: quarantine()}.openFolder(path) }
+
+// OpenArchive opens the place of a tar archive, which is not there yet; otherwise it is
+// OpenFolder.
+func OpenArchive(path string) (*Place, error) { return means{mark: quarantine()}.openArchive(path) }
+
+func (m means) openFolder(path string) (*Place, error) {
+	st, err := os.Stat(path) // what the person names may be a link
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return m.openNew(path)
+	case err != nil:
+		return nil, fmt.Errorf("%q: %w", path, cause(err))
+	case !st.IsDir():
+		return nil, fmt.Errorf("%q is a file, want a folder", path)
+	}
+	p, err := m.open(path, "")
+	if err != nil {
+		return nil, err
+	}
+	if base := filepath.Base(path); base != "." && base != ".." {
+		p.repairAbove(filepath.Dir(filepath.Clean(path)))
+	}
+	return p, nil
+}
+
+func (m means) openArchive(path string) (*Place, error) {
+	st, err := os.Stat(path)
+	switch {
+	case err == nil && st.IsDir():
+		return nil, fmt.Errorf("%q is a folder, want a file that is not there yet", path)
+	case err == nil:
+		return nil, fmt.Errorf("%q is there already, and nothing is overwritten", path)
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%q: %w", path, cause(err))
+	}
+	p, err := m.openNew(path)
+	if err != nil {
+		return nil, err
+	}
+	p.archive = true
+	return p, nil
+}
+
+// openNew opens the folder of something that is not there yet.
+func (m means) openNew(path string) (*Place, error) {
+	if path == "" {
+		return nil, errors.New("its path is empty")
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return nil, fmt.Errorf("%q is a link that leads nowhere", path)
+	}
+	clean := filepath.Clean(path)
+	above := filepath.Dir(clean)
+	switch st, err := os.Stat(above); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%q: there is no folder %q: make that first", path, above)
+	case err != nil:
+		return nil, fmt.Errorf("%q: %w", path, cause(err))
+	case !st.IsDir():
+		return nil, fmt.Errorf("%q: %q is a file", path, above)
+	}
+	return m.open(above, filepath.Base(clean))
+}
+
+// open opens the folder path and sees that something can be made in it, which is best
+// seen by doing it.
+func (m means) open(path, name string) (*Place, error) {
+	at, err := m.folder(path)
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", path, cause(err))
+	}
+	p := &Place{path: path, at: at, name: name, means: m}
+	p.Repaired = repair(path, at)
+	s, err := newStage(at)
+	if err == nil {
+		err = s.remove()
+	}
+	if err != nil {
+		at.close()
+		return nil, fmt.Errorf("nothing can be made in %q: %w", path, cause(err))
+	}
+	return p, nil
+}
+
+// Close closes the place.
+func (p *Place) Close() error { return p.at.close() }
+
+// String is the path of what is made, or of the folder that results go into.
+func (p *Place) String() string { return filepath.Join(p.path, p.name) }
+
+// Delivery is what came of a run.
+type Delivery struct {
+	// Run is the id of the run.
+	Run string
+	// Files are those that were returned, in any order.
+	Files []receipt.File
+	Open  Opener
+}
+
+// Opener opens the bytes of a file that was returned.
+type Opener func(context.Context, receipt.File) (io.ReadCloser, error)
+
+// Deliver puts everything that came where it belongs. ctx ends the reading of what
+// comes, and nothing after it. Errors: ErrList; a *KeptError and a *HalfError tell
+// where everything lies; after any other one there is nothing of it in the place.
+func (p *Place) Deliver(ctx context.Context, d Delivery) error {
+	files, err := sorted(d.Files)
+	if err != nil {
+		return err
+	}
+	s, err := newStage(p.at)
+	if err != nil {
+		return fmt.Errorf("making a folder in %q: %w", p.path, cause(err))
+	}
+	fill := p.fill
+	if p.archive {
+		fill = p.pack
+	}
+	if err := fill(ctx, s, files, d.Open); err != nil {
+		_ = s.remove() // what is left of it the next one removes
+		return err
+	}
+	return p.publish(s, d.Run)
+}
+
+// sorted gives the files in the order of their names, each folder before what is in
+// it. The daemon has checked the names, and they are checked again here.
+func sorted(files []receipt.File) ([]receipt.File, error) {
+	files = slices.Clone(files)
+	slices.SortFunc(files, func(a, b receipt.File) int { return cmp.Compare(a.Name, b.Name) })
+	var set twins.Set
+	for n, f := range files {
+		if err := api.CheckFileName(f.Name); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrList, err)
+		}
+		if isReserved(f.Name) {
+			return nil, fmt.Errorf("%w: %q has a name that PyBox keeps for itself", ErrList, f.Name)
+		}
+		if twin, ok := set.Add(f.Name); !ok || n > 0 && files[n-1].Name == f.Name {
+			return nil, fmt.Errorf("%w: %q is there twice (%q)", ErrList, f.Name, twin)
+		}
+		switch {
+		case !f.Returned:
+			return nil, fmt.Errorf("%w: %q was not returned", ErrList, f.Name)
+		case f.Folder:
+		case f.SHA256 == nil || f.Bytes < 0 || f.File == "" && f.Bytes > 0:
+			return nil, fmt.Errorf("%w: %q has no id or no digest", ErrList, f.Name)
+		}
+	}
+	for _, f := range files {
+		if above := fileAbove(files, f.Name); above != "" {
+			return nil, fmt.Errorf("%w: %q is a file and the folder of %q", ErrList, above, f.Name)
+		}
+	}
+	return files, nil
+}
+
+// fileAbove finds a file where a folder above name would have to be.
+func fileAbove(files []receipt.File, name string) string {
+	for above := path.Dir(name); above != "."; above = path.Dir(above) {
+		n, found := slices.BinarySearchFunc(files, above, func(f receipt.File, name string) int { return cmp.Compare(f.Name, name) })
+		if found && !files[n].Folder {
+			return above
+		}
+	}
+	return ""
+}
+
+// isReserved tells whether a name could be taken for a stage.
+func isReserved(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if len(part) >= len(stagePrefix) && strings.EqualFold(part[:len(stagePrefix)], stagePrefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// cause is an error without the path that it is about.
+func cause(err error) error {
+	var p *fs.PathError
+	var l *os.LinkError
+	switch {
+	case errors.As(err, &p):
+		return p.Err
+	case errors.As(err, &l):
+		return l.Err
+	}
+	return err
+}
