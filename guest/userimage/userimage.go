@@ -7,6 +7,7 @@ package userimage
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/pybox/pybox/guest/bytecode"
 )
@@ -79,5 +80,10 @@ type Result struct {
 // Build makes an image. On an error Out is not there. Errors match ErrBase,
 // ErrIncomplete, those of the packages wheel, bytecode, tree and nospace, or ctx's.
 func Build(ctx context.Context, o Options) (*Result, error) {
-	return nil, ErrBase
+	b := &builder{Options: o}
+	r, err := b.build(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("image %.80q: %w", o.Name, err)
+	}
+	return r, nil
 }

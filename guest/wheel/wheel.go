@@ -112,11 +112,14 @@ func read(ctx context.Context, s Source, o Options) (*Wheel, error) {
 	if w.distInfo, err = findDistInfo(a.members, name); err != nil {
 		return nil, err
 	}
-	if err := w.unpack(ctx, a, o.TempDir); err != nil {
-		w.Close()
-		return nil, err
+	err = w.unpack(ctx, a, o.TempDir)
+	if err == nil {
+		err = w.understand(name)
 	}
-	return w, w.understand(name)
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
 }
 
 // verify computes the digest of the file and returns its size.

@@ -1,0 +1,371 @@
+package userimage_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pybox/pybox/guest/bytecode"
+	"github.com/pybox/pybox/guest/bytecode/bytecodetest"
+	"github.com/pybox/pybox/guest/erofs"
+	"github.com/pybox/pybox/guest/layout"
+	"github.com/pybox/pybox/guest/mapped"
+	"github.com/pybox/pybox/guest/tree"
+	"github.com/pybox/pybox/guest/userimage"
+	"github.com/pybox/pybox/guest/wheel"
+	"github.com/pybox/pybox/guest/wheel/wheeltest"
+)
+
+const versions = "libc6 2.41-12\npython3.13-minimal 3.13.5-2\n"
+
+// baseFiles are those of the image that is built on: a standard library, and two of
+// Debian's packages.
+func baseFiles() map[string]string {
+	files := map[string]string{
+		"etc/pybox/versions":                                           versions,
+		"usr/lib/python3.13/abc.py":                                    "A = 1\n",
+		"usr/lib/python3/dist-packages/numpy/__init__.py":              "N = 1\n",
+		"usr/lib/python3/dist-packages/numpy-2.2.4.dist-info/METADATA": "Metadata-Version: 2.1\nName: numpy\nVersion: 2.2.4\n",
+		"usr/lib/python3/dist-packages/old-1.0.egg-info/PKG-INFO":      "Metadata-Version: 1.2\nName: old\nVersion: 1.0\nRequires-Dist: numpy>=2\n",
+	}
+	files[bytecode.Target("usr/lib/python3.13/abc.py")] = string(bytecode.Header([]byte("A = 1\n"))) + "c"
+	return files
+}
+
+func makeBase(t testing.TB, files map[string]string) userimage.Base {
+	t.Helper()
+	tr := tree.New(tree.DefaultLimits)
+	for _, d := range layout.Dirs() {
+		if err := tr.Mkdir(d, tree.Attr{Mode: 0o755}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for p, text := range files {
+		if err := tr.WriteFile(p, []byte(text), tree.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.Create(filepath.Join(t.TempDir(), "stdlib.erofs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := erofs.Write(f, tr, ""); err != nil {
+		t.Fatal(err)
+	}
+	return baseOf(t, "stdlib", f.Name())
+}
+
+func baseOf(t testing.TB, name, file string) userimage.Base {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(b)
+	return userimage.Base{Name: name, File: file, SHA256: hex.EncodeToString(sum[:]), Bytes: int64(len(b))}
+}
+
+func source(t testing.TB, dir string, w wheeltest.Wheel, extras ...string) userimage.Wheel {
+	t.Helper()
+	p, digest := w.Write(t, dir)
+	return userimage.Wheel{Path: p, File: w.File(), SHA256: digest, URL: "https://index.example/" + w.File(), Extras: extras}
+}
+
+var (
+	alpha = wheeltest.Wheel{Name: "alpha", Version: "1.0", Requires: []string{"beta>=2", "numpy; extra == 'array'"},
+		Files:       map[string]string{"alpha/__init__.py": "A = 1\n", "alpha/templates/bad.py": "{{ x }}\n"},
+		EntryPoints: "[console_scripts]\nalpha = alpha:main\n"}
+	beta = wheeltest.Wheel{Name: "Beta", Version: "2.1", Files: map[string]string{"beta.py": "B = 2\n"}}
+)
+
+func options(t testing.TB, ws ...userimage.Wheel) userimage.Options {
+	return userimage.Options{Name: "mine", Arch: "amd64", Base: makeBase(t, baseFiles()), Lock: userimage.Lock{Kind: "requirements", SHA256: strings.Repeat("ab", 32)},
+		Wheels: ws, Out: filepath.Join(t.TempDir(), "image.erofs")}
+}
+
+func build(t testing.TB, o userimage.Options) (*userimage.Result, *tree.Tree) {
+	t.Helper()
+	r, err := userimage.Build(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(o.Out)); err != nil || len(left) != 1 {
+		t.Errorf("%v is left beside the image, %v", left, err)
+	}
+	data, err := mapped.Open(r.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { data.Close() })
+	if sum := sha256.Sum256(data.Data()); hex.EncodeToString(sum[:]) != r.SHA256 || int64(len(data.Data())) != r.Bytes {
+		t.Errorf("the result says %s, %d bytes", r.SHA256, r.Bytes)
+	}
+	tr, err := erofs.Read(data.Data(), tree.DefaultLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, tr
+}
+
+func TestBuild(t *testing.T) {
+	dir := t.TempDir()
+	o := options(t, source(t, dir, beta), source(t, dir, alpha, "array"))
+	c := &bytecodetest.Compiler{GuestArch: "amd64", Skip: func(p string) bool { return strings.Contains(p, "bad") }}
+	o.Compiler, o.BytecodeCache = c, t.TempDir()
+	o.Machine = func(context.Context) (bytecode.Machine, error) { return bytecode.Machine{}, nil }
+	var lines []string
+	o.Progress = func(line string) { lines = append(lines, line) }
+	r, tr := build(t, o)
+	for p := range baseFiles() {
+		if tr.Lookup(p) == nil {
+			t.Errorf("/%s of the base is gone", p)
+		}
+	}
+	for _, p := range []string{wheel.Site + "/alpha/__init__.py", wheel.Site + "/beta.py", wheel.Scripts + "/alpha",
+		bytecode.Target(wheel.Site + "/alpha/__init__.py"), bytecode.Target(wheel.Site + "/beta.py")} {
+		if tr.Lookup(p) == nil {
+			t.Errorf("there is no /%s", p)
+		}
+	}
+	if slices.Contains(c.Compiled, "usr/lib/python3.13/abc.py") {
+		t.Error("what the base has compiled was compiled again")
+	}
+	var p userimage.Provenance
+	if err := json.Unmarshal(tr.Lookup(userimage.ProvenancePath).Data, &p); err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(p) != fmt.Sprint(r.Provenance) {
+		t.Errorf("the image says %+v\nthe result %+v", p, r.Provenance)
+	}
+	if p.Schema != userimage.Schema || p.Name != "mine" || p.Arch != "amd64" || p.Python != "3.13.5" || p.Base.SHA256 != o.Base.SHA256 ||
+		p.Lock.Kind != "requirements" || !p.Bytecode || len(p.Packages) != 2 {
+		t.Errorf("%+v", p)
+	}
+	a := p.Packages[0]
+	if a.Name != "alpha" || a.Version != "1.0" || !slices.Equal(a.Extras, []string{"array"}) || a.Wheel != alpha.File() ||
+		a.URL != "https://index.example/alpha-1.0-py3-none-any.whl" || a.SHA256 != o.Wheels[1].SHA256 || a.Files != 9 || a.Bytes <= 0 || a.Summary != "A wheel for tests" {
+		t.Errorf("%+v", a)
+	}
+	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "cannot compile 1 of the sources") || !strings.Contains(r.Notes[0], "/alpha/templates/bad.py") {
+		t.Errorf("notes %q", r.Notes)
+	}
+	if want := []string{"unpacking 2 wheels", "compiling", "writing the image"}; !slices.Equal(lines, want) {
+		t.Errorf("progress %q, want %q", lines, want)
+	}
+}
+
+// TestDeterministic: neither order nor place nor time shows in the bytes; content,
+// lock and base do.
+func TestDeterministic(t *testing.T) {
+	a, b := t.TempDir(), t.TempDir()
+	first, _ := build(t, options(t, source(t, a, alpha), source(t, a, beta)))
+	again, _ := build(t, options(t, source(t, b, beta), source(t, b, alpha)))
+	if first.SHA256 != again.SHA256 {
+		t.Error("equal wheels make other images")
+	}
+	local := options(t, source(t, a, alpha), source(t, a, beta))
+	elsewhere := options(t, source(t, a, alpha), source(t, a, beta))
+	for i := range local.Wheels {
+		local.Wheels[i].URL = "file://" + local.Wheels[i].Path
+		elsewhere.Wheels[i].URL = ""
+	}
+	one, _ := build(t, local)
+	two, _ := build(t, elsewhere)
+	if one.SHA256 != two.SHA256 {
+		t.Error("where a local wheel lay shows")
+	}
+	for name, change := range map[string]func(*userimage.Options){
+		"name": func(o *userimage.Options) { o.Name = "other" },
+		"lock": func(o *userimage.Options) { o.Lock.SHA256 = strings.Repeat("cd", 32) },
+		"wheels": func(o *userimage.Options) {
+			w := beta
+			w.Files = map[string]string{"beta.py": "B = 3\n"}
+			o.Wheels[1] = source(t, t.TempDir(), w)
+		},
+		"base": func(o *userimage.Options) {
+			files := baseFiles()
+			files["etc/more"] = "x"
+			o.Base = makeBase(t, files)
+		},
+	} {
+		o := options(t, source(t, a, alpha), source(t, a, beta))
+		change(&o)
+		if r, _ := build(t, o); r.SHA256 == first.SHA256 {
+			t.Errorf("another %s does not show", name)
+		}
+	}
+}
+
+func TestWithoutByteCode(t *testing.T) {
+	dir := t.TempDir()
+	r, tr := build(t, options(t, source(t, dir, alpha), source(t, dir, beta)))
+	if r.Provenance.Bytecode || tr.Lookup(bytecode.Target(wheel.Site+"/beta.py")) != nil || len(r.Notes) != 0 {
+		t.Errorf("%+v", r)
+	}
+	if r, _ := build(t, options(t)); len(r.Provenance.Packages) != 0 {
+		t.Errorf("no wheels: %+v", r.Provenance)
+	}
+}
+
+// fails builds, wants it to fail that way and makes sure that nothing is left.
+func fails(t *testing.T, o userimage.Options, want error, says ...string) {
+	t.Helper()
+	r, err := userimage.Build(t.Context(), o)
+	if !errors.Is(err, want) || r != nil {
+		t.Errorf("%v, want %v", err, want)
+		return
+	}
+	for _, s := range says {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("no %q in: %v", s, err)
+		}
+	}
+	if left, _ := os.ReadDir(filepath.Dir(o.Out)); len(left) != 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
+func TestIncomplete(t *testing.T) {
+	dir := t.TempDir()
+	with := func(name, version string, requires ...string) wheeltest.Wheel {
+		return wheeltest.Wheel{Name: name, Version: version, Requires: requires, Files: map[string]string{name + ".py": ""}}
+	}
+	for name, c := range map[string]struct {
+		wheels []userimage.Wheel
+		says   []string // nothing: it is complete
+	}{
+		"not there":       {[]userimage.Wheel{source(t, dir, with("pandas", "2.3.1", "pytz>=2020.1", "other"))}, []string{"pandas 2.3.1 needs pytz>=2020.1: not in the lock, nor in the image stdlib", "pandas 2.3.1 needs other: not in"}},
+		"other version":   {[]userimage.Wheel{source(t, dir, with("one", "1", "two>=3")), source(t, dir, with("two", "2"))}, []string{"one 1 needs two>=3: the lock has 2"}},
+		"of the base":     {[]userimage.Wheel{source(t, dir, with("ok", "1", "numpy>=2", "OLD"))}, nil},
+		"too old in base": {[]userimage.Wheel{source(t, dir, with("new", "1", "numpy>=2.3"))}, []string{"new 1 needs numpy>=2.3: the image stdlib has 2.2.4, and the lock nothing of that name"}},
+		"markers":         {[]userimage.Wheel{source(t, dir, with("m", "1", `a; sys_platform == "win32"`, `b; python_version < "3.13"`, `c; platform_machine == "aarch64"`, `d; extra == "x"`))}, nil},
+		"marker holds":    {[]userimage.Wheel{source(t, dir, with("holds", "1", `a; sys_platform == "linux" and platform_machine == "x86_64"`))}, []string{"holds 1 needs a: not in"}},
+		"locked extra":    {[]userimage.Wheel{source(t, dir, with("e", "1", `d; extra == "x-y"`), "X_Y")}, []string{"e 1 needs d: not in"}},
+		"extra of another": {[]userimage.Wheel{source(t, dir, with("f", "1", "g[x]")), source(t, dir, with("g", "1", `h[z]; extra == "x"`)), source(t, dir, with("h", "1", `i; extra == "z"`))},
+			[]string{"h 1 needs i: not in"}},
+		"python":     {[]userimage.Wheel{source(t, dir, wheeltest.Wheel{Name: "p", Version: "1", Python: "<3.13"})}, []string{"p 1 is for Python <3.13: the image stdlib has 3.13.5"}},
+		"url":        {[]userimage.Wheel{source(t, dir, with("u", "1", "v @ https://example.org/v.whl")), source(t, dir, with("v", "1"))}, nil},
+		"same twice": {[]userimage.Wheel{source(t, dir, with("s", "1")), source(t, dir, with("S", "2"))}, []string{"s is there twice"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t, c.wheels...)
+			if c.says == nil {
+				build(t, o)
+				return
+			}
+			fails(t, o, userimage.ErrIncomplete, c.says...)
+		})
+	}
+	t.Run("unknown", func(t *testing.T) {
+		r, _ := build(t, options(t, source(t, dir, with("k", "1", `a; platform_release > "5"`, "not a requirement !!"))))
+		if len(r.Notes) != 2 || !strings.Contains(r.Notes[0], "when the machine runs") || !strings.Contains(r.Notes[1], "cannot be read") {
+			t.Errorf("%q", r.Notes)
+		}
+	})
+	t.Run("many", func(t *testing.T) {
+		var needs []string
+		for i := range 100 {
+			needs = append(needs, fmt.Sprintf("n%d", i))
+		}
+		fails(t, options(t, source(t, dir, with("many", "1", needs...))), userimage.ErrIncomplete, "n29:", "and 70 more")
+	})
+}
+
+func TestNotes(t *testing.T) {
+	dir := t.TempDir()
+	w := source(t, dir, wheeltest.Wheel{Name: "numpy", Version: "1.26.4", Files: map[string]string{"numpy/__init__.py": "", "abc.py": ""}})
+	w.Yanked = "broken"
+	r, _ := build(t, options(t, w))
+	all := strings.Join(r.Notes, "\n")
+	for _, want := range []string{"old 1.0 of the image stdlib needs numpy>=2 and now finds 1.26.4", `numpy 1.26.4 was withdrawn from the index: "broken"`,
+		"takes the place of what the image stdlib has: numpy", "Python finds in its own library first: abc"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no %q in\n%s", want, all)
+		}
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	dir := t.TempDir()
+	good := source(t, dir, beta)
+	mac := wheeltest.Wheel{Name: "mac", Version: "1", Tag: "cp313-cp313-macosx_11_0_arm64"}
+	bad := good
+	bad.SHA256 = strings.Repeat("0", 64)
+	unnamed := good
+	unnamed.File = "beta.zip"
+	twin := source(t, dir, wheeltest.Wheel{Name: "twin", Version: "1", Files: map[string]string{"beta.py": "other"}})
+	for name, c := range map[string]struct {
+		wheels []userimage.Wheel
+		want   error
+		says   string
+	}{
+		"of another system": {[]userimage.Wheel{source(t, dir, mac)}, wheel.ErrWheel, "for macOS"},
+		"other bytes":       {[]userimage.Wheel{bad}, wheel.ErrWheel, "its SHA-256 is"},
+		"no wheel's name":   {[]userimage.Wheel{unnamed}, wheel.ErrWheel, "beta.zip"},
+		"twin":              {[]userimage.Wheel{good, twin}, wheel.ErrConflict, "beta.py is in Beta-2.1-py3-none-any.whl too"},
+		"one of many":       {[]userimage.Wheel{good, bad}, wheel.ErrWheel, "its SHA-256 is"},
+	} {
+		t.Run(name, func(t *testing.T) { fails(t, options(t, c.wheels...), c.want, c.says) })
+	}
+	broken := baseFiles()
+	broken["etc/pybox/versions"] = "python3.13-minimal 3.12.1-1\n"
+	for name, change := range map[string]func(*userimage.Options){
+		"digest":    func(o *userimage.Options) { o.Base.SHA256 = strings.Repeat("0", 64) },
+		"size":      func(o *userimage.Options) { o.Base.Bytes++ },
+		"not there": func(o *userimage.Options) { o.Base.File += "x" },
+		"no image": func(o *userimage.Options) {
+			p := filepath.Join(t.TempDir(), "no")
+			if err := os.WriteFile(p, bytes.Repeat([]byte("x"), 8192), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			o.Base = baseOf(t, "stdlib", p)
+		},
+		"other Python":       func(o *userimage.Options) { o.Base = makeBase(t, broken) },
+		"other architecture": func(o *userimage.Options) { o.Arch = "riscv64" },
+		"no versions":        func(o *userimage.Options) { o.Base = makeBase(t, map[string]string{"etc/x": ""}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t, good)
+			change(&o)
+			fails(t, o, userimage.ErrBase)
+		})
+	}
+}
+
+// TestFailsCleanly: whatever ends a build, no image is left, nor what was there hurt.
+func TestFailsCleanly(t *testing.T) {
+	dir := t.TempDir()
+	sentinel := errors.New("the compiler's own")
+	o := options(t, source(t, dir, beta))
+	o.Compiler, o.BytecodeCache = &bytecodetest.Compiler{GuestArch: "amd64", Err: sentinel}, t.TempDir()
+	o.Machine = func(context.Context) (bytecode.Machine, error) { return bytecode.Machine{}, nil }
+	fails(t, o, sentinel)
+
+	o = options(t, source(t, dir, beta))
+	if err := os.WriteFile(o.Out, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := userimage.Build(t.Context(), o); !errors.Is(err, os.ErrExist) {
+		t.Errorf("a file in the way: %v", err)
+	}
+	if b, err := os.ReadFile(o.Out); err != nil || string(b) != "kept" {
+		t.Errorf("what was there: %q, %v", b, err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	o = options(t, source(t, dir, beta))
+	if _, err := userimage.Build(ctx, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
