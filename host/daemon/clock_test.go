@@ -90,9 +90,9 @@ func TestClockBeforeARun(t *testing.T) {
 					}
 					return time.Duration(off.Load())
 				},
-				Interpret: func(context.Context, daemontest.Program) ([]byte, []byte, int) {
+				Interpret: func(context.Context, daemontest.Program) daemontest.Done {
 					begun.Store(off.Load())
-					return nil, nil, 0
+					return daemontest.Done{}
 				},
 			}))
 			r.start()

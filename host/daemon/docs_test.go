@@ -3,6 +3,8 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,7 +43,7 @@ func TestDocs(t *testing.T) {
 		outs = append(outs, string(out))
 	}
 	for i, want := range []string{
-		`"text":"42\n"`, `"text":"['count.py', 'a', 'b c'] 3\n"`, `"text":"0\n1\n2\n"`, `"text":"5000050000\n"`,
+		`"text":"42\n"`, `"text":"['count.py', 'a', 'b c'] 3\n"`, `"text":"0\n1\n2\n"`, "42", `"text":"5000050000\n"`,
 		`"how":"` + receipt.HowCancelled + `"`, `"receipts":[{"id":"`, `"type":"` + api.ProblemCeiling + `"`, `"by":"client"`,
 	} {
 		if i >= len(outs) || !strings.Contains(outs[i], want) {
@@ -71,7 +73,7 @@ func TestDocsNameAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range words.FindAllSubmatch(b, -1) {
-			word := strings.ReplaceAll(string(m[1])+string(m[2]), "{id}", "ID")
+			word := strings.NewReplacer("{id}", "ID", "{file}", "ID").Replace(string(m[1]) + string(m[2]))
 			if n++; !bytes.Contains(doc, []byte(word+"`")) {
 				t.Errorf("docs/api.md does not tell of %s", word)
 			}
@@ -82,17 +84,55 @@ func TestDocsNameAll(t *testing.T) {
 	}
 }
 
-// python executes programs with the host's Python.
-func python(t *testing.T) func(context.Context, daemontest.Program) ([]byte, []byte, int) {
-	dir := t.TempDir()
-	return func(ctx context.Context, p daemontest.Program) ([]byte, []byte, int) {
-		if err := os.WriteFile(filepath.Join(dir, p.Name), p.Text, 0o600); err != nil {
-			t.Error(err)
+// python executes programs with the host's Python, each in a folder of its own.
+func python(t *testing.T) func(context.Context, daemontest.Program) daemontest.Done {
+	return func(ctx context.Context, p daemontest.Program) (d daemontest.Done) {
+		dir := t.TempDir()
+		files := append([]daemontest.File{{Name: p.Name, Content: p.Text}}, p.Inputs...)
+		for _, f := range files {
+			path := filepath.Join(dir, f.Name)
+			if f.Folder {
+				if err := os.MkdirAll(path, 0o700); err != nil {
+					t.Error(err)
+				}
+				continue
+			}
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, f.Content, 0o600)); err != nil {
+				t.Error(err)
+			}
 		}
 		cmd := exec.CommandContext(ctx, "python3", append([]string{p.Name}, p.Args...)...)
 		var stdout, stderr bytes.Buffer
 		cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, append(os.Environ(), p.Env...), bytes.NewReader(p.Stdin), &stdout, &stderr
 		_ = cmd.Run() // the exit code tells
-		return stdout.Bytes(), stderr.Bytes(), max(0, cmd.ProcessState.ExitCode())
+		d.Stdout, d.Stderr, d.Code = stdout.Bytes(), stderr.Bytes(), max(0, cmd.ProcessState.ExitCode())
+		d.Left = changed(t, dir, files)
+		return d
 	}
+}
+
+// changed are the files in dir that are not as they were.
+func changed(t *testing.T, dir string, before []daemontest.File) (left []daemontest.File) {
+	had := map[string]daemontest.File{}
+	for _, f := range before {
+		had[f.Name] = f
+	}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, e fs.DirEntry, err error) error {
+		if _, there := had[name]; err != nil || name == "." || e.IsDir() && there {
+			return err
+		}
+		if e.IsDir() {
+			left = append(left, daemontest.File{Name: name, Folder: true})
+			return nil
+		}
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if f, there := had[name]; !there || !bytes.Equal(f.Content, b) {
+			left = append(left, daemontest.File{Name: name, Content: b})
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return left
 }

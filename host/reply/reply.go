@@ -168,9 +168,9 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 // maxMembers bounds the members of an object and of an array in a request, maxDepth how
-// deep they nest. No request of the API has more.
+// deep they nest. No request of the API has more: as many inputs as a ceiling can allow.
 const (
-	maxMembers = 256
+	maxMembers = 1024
 	maxDepth   = 8
 )
 

@@ -44,8 +44,8 @@ type Agent struct {
 	// Deaf, when it returns true, keeps a status from being answered.
 	Deaf func() bool
 	// Interpret, when it is set, executes a program in the place of the words of
-	// Run: it gives its output and its exit code.
-	Interpret func(ctx context.Context, p Program) (stdout, stderr []byte, code int)
+	// Run.
+	Interpret func(ctx context.Context, p Program) Done
 	// Clock, when it is set, tells how far the guest's clock is from the host's,
 	// after it was set to the host's time if set is true.
 	Clock func(set bool) time.Duration
