@@ -44,6 +44,7 @@ type Environment = pep508.Environment
 type Lock struct {
 	Name       string    // of the file, as given
 	SHA256     string    // of the file's bytes, lower-case hex
+	Python     string    // the full version that it was read for
 	Kind       string    // KindRequirements or KindPylock
 	Packages   []Package // in the file's order, each project once, at least one
 	Skipped    []Package // whose marker does not apply here: name, version and line only
@@ -149,7 +150,7 @@ func (p *problems) err() error {
 // it count from the name's folder. The error is an *Error.
 func Parse(name string, data []byte, env Environment) (*Lock, error) {
 	p := &problems{Error{Name: name}}
-	l := &Lock{Name: name, Kind: KindRequirements}
+	l := &Lock{Name: name, Kind: KindRequirements, Python: env.PythonFullVersion}
 	sum := sha256.Sum256(data)
 	l.SHA256 = hex.EncodeToString(sum[:])
 	switch {

@@ -1,7 +1,6 @@
 package pylock
 
 import (
-	"fmt"
 	"net/url"
 	"path"
 	"regexp"
@@ -206,10 +205,9 @@ func (r requirements) requirement(line int, text string) {
 // splitOptions parts a requirement from its options: what begins with '-' behind
 // white space.
 func splitOptions(text string) (spec string, opts []string) {
-	words := strings.Fields(text)
-	for i, w := range words {
-		if strings.HasPrefix(w, "-") {
-			return strings.TrimSpace(text[:strings.Index(text, " "+w)+1]), words[i:]
+	for i := 1; i < len(text); i++ {
+		if text[i] == '-' && (text[i-1] == ' ' || text[i-1] == '\t') {
+			return strings.TrimSpace(text[:i]), strings.Fields(text[i:])
 		}
 	}
 	return text, nil
@@ -294,15 +292,8 @@ func redact(address string) string {
 	if err != nil {
 		return "an address that is none"
 	}
-	if u.User != nil {
-		u.User = url.User("…")
-	}
-	u.RawQuery, u.Fragment = "", ""
-	s, err := url.PathUnescape(u.String())
-	if err != nil {
-		return u.String()
-	}
-	return fmt.Sprintf("%.200s", s)
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
 }
 
 // notByName says what is wrong with a requirement that is a place, or "".
