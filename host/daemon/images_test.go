@@ -18,6 +18,9 @@ import (
 	"github.com/pybox/pybox/vm/vmtest"
 )
 
+// padded is as long as a disk may be.
+func padded(content string) []byte { return append([]byte(content), make([]byte, 512-len(content))...) }
+
 // ownImage puts an image with that content into the store of o's home.
 func ownImage(t *testing.T, o Options, name, content string) *images.Record {
 	t.Helper()
@@ -30,7 +33,7 @@ func ownImage(t *testing.T, o Options, name, content string) *images.Record {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	if err := os.WriteFile(st.Path(), []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(st.Path(), padded(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r, err := s.Commit(t.Context(), st, images.Record{
@@ -66,7 +69,7 @@ func TestImagesOfOnesOwn(t *testing.T) {
 	ownImage(t, o, "twin", "an image")
 	damaged := ownImage(t, o, "damaged", "another image")
 	path := filepath.Join(o.Home.Dir(), images.Dir, damaged.SHA256+".erofs")
-	if err := os.WriteFile(path, []byte("another imagE"), 0o600); err != nil {
+	if err := os.WriteFile(path, padded("another imagE"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := run(t, o)

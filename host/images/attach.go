@@ -22,6 +22,8 @@ const (
 	// attachWait bounds the wait for a command that changes the store, which
 	// takes a moment.
 	attachWait = 5 * time.Second
+	// sectorBytes is the unit of a disk; Virtualization.framework takes no other.
+	sectorBytes = 512
 )
 
 // Slots is how many images of one's own a VM has disks for beside a bundle with so
@@ -155,6 +157,9 @@ func (s *Store) fault(ctx context.Context, arch string, bundled []bundle.Image, 
 	}
 	if e.Record.Arch != arch {
 		return &LeftOut{e.Name, fmt.Sprintf("it is for %s and the guest is %s", e.Record.Arch, arch), again(e.Name)}
+	}
+	if e.Record.Bytes%sectorBytes != 0 {
+		return &LeftOut{e.Name, fmt.Sprintf("its %d bytes are no multiple of %d, as those of a disk are", e.Record.Bytes, sectorBytes), again(e.Name)}
 	}
 	switch err := s.Verify(ctx, e.Record); {
 	case err == nil:

@@ -37,13 +37,18 @@ func built(name string) Record {
 	}
 }
 
+// padded is as long as a disk may be.
+func padded(content string) []byte {
+	return append([]byte(content), make([]byte, sectorBytes-len(content))...)
+}
+
 func commit(s *Store, r Record, content string, c Commit) (*Record, error) {
 	st, err := s.Stage(context.Background())
 	if err != nil {
 		return nil, err
 	}
 	defer st.Close()
-	if err := os.WriteFile(st.Path(), []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(st.Path(), padded(content), 0o600); err != nil {
 		return nil, err
 	}
 	c.Now = func() time.Time { return noon }
@@ -87,7 +92,7 @@ func TestCommitAndRemove(t *testing.T) {
 		t.Errorf("an empty store: %v, %v", list, err)
 	}
 	a := mustCommit(t, s, "a", "content")
-	if a.Schema != Schema || a.Bytes != 7 || !a.CreatedAt.Equal(noon) || len(a.SHA256) != 64 {
+	if a.Schema != Schema || a.Bytes != sectorBytes || !a.CreatedAt.Equal(noon) || len(a.SHA256) != 64 {
 		t.Errorf("record: %+v", a)
 	}
 	b := mustCommit(t, s, "b", "content") // the same
@@ -199,9 +204,9 @@ func TestAttach(t *testing.T) {
 	good := mustCommit(t, s, "good", "content")
 	mustCommit(t, s, "same", "content")
 	for name, spoil := range map[string]func(r *Record){
-		"changed":   func(r *Record) { overwrite(t, s.Path(r), "cOntent of changed") },
+		"changed":   func(r *Record) { overwrite(t, s.Path(r), string(padded("cOntent of changed"))) },
 		"truncated": func(r *Record) { overwrite(t, s.Path(r), "content") },
-		"longer":    func(r *Record) { overwrite(t, s.Path(r), "content of longer, and more") },
+		"longer":    func(r *Record) { overwrite(t, s.Path(r), string(padded("content of longer"))+"x") },
 		"missing":   func(r *Record) { remove(t, s.Path(r)) },
 		"linked": func(r *Record) {
 			remove(t, s.Path(r))
@@ -221,6 +226,10 @@ func TestAttach(t *testing.T) {
 			rewrite(t, s, r)
 		},
 		"bundled": func(*Record) {},
+		"odd": func(r *Record) {
+			r.Bytes++
+			rewrite(t, s, r)
+		},
 	} {
 		spoil(mustCommit(t, s, name, "content of "+name))
 	}
@@ -243,14 +252,14 @@ func TestAttach(t *testing.T) {
 	}
 	for name, word := range map[string]string{
 		"changed": "SHA-256", "truncated": "SHA-256", "longer": "SHA-256", "missing": "is missing", "linked": "no regular file",
-		"fifo": "no regular file", "no-json": "damaged", "foreign": "arm64", "bundled": "guest bundle", "copy": "another image",
+		"fifo": "no regular file", "no-json": "damaged", "foreign": "arm64", "bundled": "guest bundle", "odd": "multiple of 512", "copy": "another image",
 	} {
 		i := slices.IndexFunc(a.LeftOut, func(l LeftOut) bool { return l.Name == name })
 		if i < 0 || !strings.Contains(a.LeftOut[i].Why, word) || !strings.Contains(a.LeftOut[i].Next, "pybox image remove "+name) {
 			t.Errorf("%s: left out as %+v, want a reason with %q and what to do", name, a.LeftOut, word)
 		}
 	}
-	if len(a.LeftOut) != 10 {
+	if len(a.LeftOut) != 11 {
 		t.Errorf("%d left out: %+v", len(a.LeftOut), a.LeftOut)
 	}
 	a.Release()
