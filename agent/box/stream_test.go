@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -86,5 +88,72 @@ func TestStreamNeverBlocksTheRun(t *testing.T) {
 	close(stuck)
 	if err := <-done; err == nil {
 		t.Error("want the error of the send")
+	}
+}
+
+// A piece goes after everything that was queued before it was handed over, and
+// before everything that is queued after that.
+func TestHandKeepsTheOrder(t *testing.T) {
+	s := newStream()
+	var got []string
+	done := make(chan error, 1)
+	go func() {
+		done <- s.run(t.Context(), func(e *agentv1.RunEvent) error {
+			if name := e.GetLeftFile().GetName(); name != "" {
+				got = append(got, name)
+			} else {
+				got = append(got, e.GetStage().GetName())
+			}
+			return nil
+		})
+	}()
+	var want []string
+	for i := range 500 {
+		before, file := fmt.Sprint("before ", i), fmt.Sprint("file ", i)
+		s.event(stage(before))
+		if err := s.hand(t.Context(), &agentv1.RunEvent{Event: &agentv1.RunEvent_LeftFile{LeftFile: &agentv1.LeftFile{Name: file}}}); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, before, file)
+	}
+	s.event(stage("last"))
+	s.close()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if want = append(want, "last"); !slices.Equal(got, want) {
+		t.Errorf("%d events came, or not in order: %.300q", len(got), got)
+	}
+}
+
+// Files are in the way of nobody else: what waits to be sent is one piece, and it
+// ends with the client.
+func TestHandWaitsForTheClient(t *testing.T) {
+	s := newStream()
+	stuck := make(chan struct{})
+	done := make(chan error, 1)
+	broken := errors.New("the client is gone")
+	go func() {
+		done <- s.run(t.Context(), func(*agentv1.RunEvent) error {
+			<-stuck
+			return broken
+		})
+	}()
+	piece := &agentv1.RunEvent{Event: &agentv1.RunEvent_LeftData{LeftData: []byte("x")}}
+	if err := s.hand(t.Context(), piece); err != nil { // is being sent
+		t.Fatal(err)
+	}
+	late := errors.New("it took too long")
+	short, end := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, late)
+	defer end()
+	if err := s.hand(short, piece); !errors.Is(err, late) {
+		t.Errorf("a piece that nobody took: %v", err)
+	}
+	close(stuck)
+	if err := s.hand(t.Context(), piece); !errors.Is(err, errStreamOver) {
+		t.Errorf("a piece after the client's end: %v", err)
+	}
+	if err := <-done; !errors.Is(err, broken) {
+		t.Errorf("%v", err)
 	}
 }
