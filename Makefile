@@ -70,7 +70,7 @@ help:
 	@echo 'make install-bundle  make it the one that PyBox boots'
 	@echo 'make relock          newest Debian packages into guest/debian.lock.json'
 	@echo 'make kernel-compare  what our kernel configuration lacks of its defaults'
-	@echo 'make bench           VM start, cold runs, pybox exec, memory and sockets, as table and JSON'
+	@echo 'make bench           VM start, cold runs, imports, memory and sockets, as table and JSON'
 	@echo 'make lint unit fuzz e2e   parts of make test'
 	@echo 'make generate        Go code of the wire schema'
 	@echo 'make clean           remove bin and .work (the cache stays)'
@@ -286,9 +286,15 @@ e2e:
 		PYBOX_TEST_FOREIGN_CLOUD_BUNDLE=$(if $(FOREIGN),$(CURDIR)/.work/cloudbundle-$(FOREIGN)) \
 		go test -race -tags pyboxtest -count=1 -p 3 -timeout 30m -run E2E $(TESTEXEC) $(E2EFLAGS) $(E2E)
 
+# The image data without byte code: what that is worth is measured.
+PLAINBUNDLE = .work/plainbundle-$(ARCH)
+.PHONY: plainbundle
+plainbundle: kernel-for-$(GUESTKERNEL) agent
+	@$(MKBUNDLE) --no-bytecode --images data --init .work/guest-$(ARCH)/pybox-init --agent .work/guest-$(ARCH)/pybox-agent --out $(PLAINBUNDLE)
+
 .PHONY: bench
-bench: build bundle testbundle
-	@go run -tags pyboxtest ./host/bench --bundle $(BUNDLE) --test-bundle $(TESTBUNDLE) --pybox bin/pybox --json .work/bench.json
+bench: build bundle testbundle plainbundle
+	@go run -tags pyboxtest ./host/bench --bundle $(BUNDLE) --test-bundle $(TESTBUNDLE) --plain-bundle $(PLAINBUNDLE) --pybox bin/pybox --json .work/bench.json
 	@echo "JSON: .work/bench.json"
 
 .PHONY: clean

@@ -50,6 +50,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.bundle, "bundle", "", "folder of the guest bundle")
 	flag.StringVar(&o.testBundle, "test-bundle", "", "folder of the guest bundle of the tests")
+	flag.StringVar(&o.plainBundle, "plain-bundle", "", "folder of a bundle whose image data has no byte code; empty: imports are not measured")
 	flag.StringVar(&o.pybox, "pybox", "", "the pybox to measure")
 	flag.IntVar(&o.starts, "starts", 5, "how many starts to measure")
 	out := flag.String("json", "", "file to write the figures to")
@@ -65,8 +66,8 @@ func main() {
 }
 
 type options struct {
-	bundle, testBundle, pybox string
-	starts                    int
+	bundle, testBundle, plainBundle, pybox string
+	starts                                 int
 }
 
 func run(ctx context.Context, o options, out string) (missed bool, err error) {
@@ -79,6 +80,11 @@ func run(ctx context.Context, o options, out string) (missed bool, err error) {
 	}
 	if err := benchRuns(ctx, o, &r); err != nil {
 		return false, fmt.Errorf("runs: %w", err)
+	}
+	if o.plainBundle != "" {
+		if err := benchData(ctx, o, &r); err != nil {
+			return false, fmt.Errorf("imports: %w", err)
+		}
 	}
 	missed = r.print()
 	if out == "" {
