@@ -206,8 +206,8 @@ func (f *fitter) lead(c candidate) error {
 // /usr have usr/bin; where that is a link, to bin, the kernel follows it.
 func (f *fitter) realDir(p string) (string, error) {
 	n, _, err := f.tree.Resolve(p)
-	if errors.Is(err, tree.ErrNotFound) && f.tree.Lookup(p) == nil {
-		return p, f.tree.Mkdir(p, tree.Attr{Mode: 0o755})
+	if errors.Is(err, tree.ErrNotFound) && f.tree.Mkdir(p, tree.Attr{Mode: 0o755}) == nil {
+		return p, nil
 	}
 	if err != nil || n.Kind != tree.Dir {
 		return "", fmt.Errorf("%w: /%s is no folder", ErrPython, p)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -68,6 +69,7 @@ func layer(t testing.TB, members ...tar.Header) []byte {
 	w := tar.NewWriter(&b)
 	for _, h := range members {
 		body := strings.TrimSuffix(h.PAXRecords["TEST.body"], " ")
+		h.PAXRecords = maps.Clone(h.PAXRecords) // members are used again
 		delete(h.PAXRecords, "TEST.body")
 		if err := w.WriteHeader(&h); err != nil {
 			t.Fatalf("%s: %v", h.Name, err)

@@ -1,0 +1,216 @@
+package ociimage
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	ggcrlayout "github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/pybox/pybox/guest/layout"
+	"github.com/pybox/pybox/guest/tree"
+)
+
+func shaOf(b []byte) (string, int, error) {
+	sum := sha256.Sum256(b)
+	return digestPrefix + hex.EncodeToString(sum[:]), len(b), nil
+}
+
+// sample is a tree with all that an image of PyBox may have.
+func sample(t testing.TB) *tree.Tree {
+	t.Helper()
+	tr := tree.New(tree.DefaultLimits)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, l := range merged {
+		must(tr.Alias(l, "usr/"+l))
+	}
+	for _, d := range layout.Dirs() {
+		must(tr.Mkdir(d, tree.Attr{Mode: 0o755}))
+	}
+	must(tr.Mkdir("var/tmp", tree.Attr{Mode: 0o777 | fs.ModeSticky}))
+	must(tr.WriteFile("usr/bin/python3.13", []byte(program("amd64")), tree.Attr{Mode: 0o755}))
+	must(tr.Symlink("usr/bin/python3", "python3.13", tree.Attr{}))
+	must(tr.Symlink("etc/localtime", "/usr/share/zoneinfo/Etc/UTC", tree.Attr{}))
+	must(tr.WriteFile("srv/empty", nil, tree.Attr{Mode: 0o600, UID: 1000, GID: 65535}))
+	must(tr.WriteFile("srv/ü/"+strings.Repeat("long", 60), bytes.Repeat([]byte("x"), 5000), tree.Attr{Mode: 0o644}))
+	must(tr.WriteFile("srv/\xff", []byte("no UTF-8"), tree.Attr{Mode: 0o644}))
+	must(tr.Link("srv/linked", "srv/empty"))
+	return tr
+}
+
+func exported(t testing.TB, tr *tree.Tree, m Meta) (*Exported, []byte) {
+	t.Helper()
+	var b bytes.Buffer
+	e, err := Export(t.Context(), tr, m, &b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Bytes != int64(b.Len()) {
+		t.Errorf("%d bytes, said to be %d", b.Len(), e.Bytes)
+	}
+	return e, b.Bytes()
+}
+
+func TestRoundTrip(t *testing.T) {
+	tr := sample(t)
+	meta := Meta{Name: "mine", Arch: "amd64", Annotations: map[string]string{"org.example.lock": "sha256:1"}}
+	e, b := exported(t, tr, meta)
+	file := filepath.Join(t.TempDir(), "x.tar")
+	if err := os.WriteFile(file, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, digest := range []string{e.ManifestDigest, e.ConfigDigest} {
+		r, err := Import(t.Context(), options(t, Source{Archive, file, digest}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, r.Tree, tr)
+		if len(r.Notes) != 0 {
+			t.Errorf("%q", r.Notes)
+		}
+	}
+	if _, again := exported(t, sample(t), meta); !bytes.Equal(again, b) {
+		t.Error("the same tree gave other bytes")
+	}
+	if other, _ := exported(t, tr, Meta{Arch: "amd64", Annotations: map[string]string{"org.example.lock": "sha256:2"}}); other.ManifestDigest == e.ManifestDigest || other.ConfigDigest != e.ConfigDigest {
+		t.Error("the annotations are not in the manifest alone")
+	}
+}
+
+// TestOthersRead: what reads docker's and OCI's formats reads it.
+func TestOthersRead(t *testing.T) {
+	e, b := exported(t, sample(t), Meta{Name: "mine", Arch: "amd64"})
+	tag, err := name.NewTag("pybox/mine:latest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }, &tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkImage(t, img)
+	if id, err := img.ConfigName(); err != nil || id.String() != e.ConfigDigest {
+		t.Errorf("%v, %v", id, err)
+	}
+	dir := t.TempDir()
+	extract(t, b, dir)
+	r, err := Import(t.Context(), options(t, Source{Layout, dir, e.ManifestDigest}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, r.Tree, sample(t))
+	checkLayout(t, dir, e)
+}
+
+func TestRefusedExports(t *testing.T) {
+	tr := sample(t)
+	for name, c := range map[string]struct {
+		meta Meta
+		want error
+	}{
+		"no architecture": {Meta{}, ErrPlatform}, "a name with a slash": {Meta{Arch: "amd64", Name: "a/b"}, ErrReference}, "a name in capitals": {Meta{Arch: "amd64", Name: "A"}, ErrReference},
+	} {
+		if _, err := Export(t.Context(), tr, c.meta, io.Discard); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Export(ctx, tr, Meta{Arch: "amd64"}, io.Discard); !errors.Is(err, context.Canceled) {
+		t.Errorf("after its end: %v", err)
+	}
+	full := errors.New("no space")
+	if _, err := Export(t.Context(), tr, Meta{Arch: "amd64"}, brokenWriter{full}); !errors.Is(err, full) {
+		t.Errorf("a full disk: %v", err)
+	}
+	if err := tr.WriteFile("srv/.wh.x", nil, tree.Attr{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Export(t.Context(), tr, Meta{Arch: "amd64"}, io.Discard); !errors.Is(err, ErrContent) {
+		t.Errorf("a file that is a mark of removal: %v", err)
+	}
+}
+
+type brokenWriter struct{ err error }
+
+func (b brokenWriter) Write([]byte) (int, error) { return 0, b.err }
+
+// extract unpacks the files of a tar.
+func extract(t testing.TB, b []byte, dir string) {
+	t.Helper()
+	r := tar.NewReader(bytes.NewReader(b))
+	for {
+		h, err := r.Next()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := filepath.Join(dir, h.Name)
+		body, err := io.ReadAll(r)
+		if err = errors.Join(err, os.MkdirAll(filepath.Dir(p), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, body, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// checkLayout reads a folder with the library and compares.
+func checkLayout(t testing.TB, dir string, e *Exported) {
+	t.Helper()
+	x, err := ggcrlayout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := x.IndexManifest()
+	if err != nil || len(m.Manifests) != 1 || m.Manifests[0].Digest.String() != e.ManifestDigest || m.Manifests[0].Platform.Architecture != "amd64" {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	img, err := x.Image(m.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkImage(t, img)
+}
+
+// checkImage compares the one layer with what the image says about it.
+func checkImage(t testing.TB, img v1.Image) {
+	t.Helper()
+	cf, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ls, err := img.Layers()
+	if err != nil || len(ls) != 1 {
+		t.Fatalf("%d layers, %v", len(ls), err)
+	}
+	rc, err := ls[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rc.Close()
+	got, _, err := v1.SHA256(rc)
+	if err != nil || got != cf.RootFS.DiffIDs[0] {
+		t.Errorf("the layer is %v instead of %v, %v", got, cf.RootFS.DiffIDs[0], err)
+	}
+}

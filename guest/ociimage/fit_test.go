@@ -1,0 +1,262 @@
+package ociimage
+
+import (
+	"archive/tar"
+	"debug/elf"
+	"errors"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/pybox/pybox/guest/internal/guesttest"
+	"github.com/pybox/pybox/guest/layout"
+	"github.com/pybox/pybox/guest/tree"
+)
+
+// fitted flattens members and makes them fit a box on amd64.
+func fitted(t *testing.T, env []string, members ...tar.Header) (*tree.Tree, Interpreter, []string, error) {
+	t.Helper()
+	f := newFlattener(tree.DefaultLimits)
+	if err := f.apply(strings.NewReader(string(layer(t, members...)))); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := f.tree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ft := fitter{tree: tr, arch: "amd64"}
+	in, err := ft.all(searchPath(&v1.ConfigFile{Config: v1.Config{Env: env}}))
+	return tr, in, ft.notes, err
+}
+
+// python is an interpreter at a path.
+func python(p string) tar.Header {
+	h := m("f " + p + " " + program("amd64"))
+	h.Mode = 0o755
+	return h
+}
+
+func withMode(h tar.Header, mode int64) tar.Header {
+	h.Mode = mode
+	return h
+}
+
+func TestFindsPython(t *testing.T) {
+	script := withMode(m("f root/.pyenv/shims/python3 #!/bin/sh"), 0o755)
+	for name, c := range map[string]struct {
+		env     []string
+		members []tar.Header
+		path    string
+		version string
+		link    string // of usr/bin/python3, "" for none made
+		notes   []string
+	}{
+		"Debian's": {nil, []tar.Header{python("usr/bin/python3.13"), m("l usr/bin/python3 python3.13")}, "/usr/bin/python3.13", "3.13", "python3.13", nil},
+		"without a merged /usr": {nil, []tar.Header{python("bin/python3.9"), m("l bin/python3 python3.9")}, "/bin/python3.9", "3.9", "/bin/python3.9",
+			[]string{"/usr/bin/python3 is a link to /bin/python3 now"}},
+		"the official images'": {[]string{"LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/local/sbin:/usr/bin"},
+			[]tar.Header{python("usr/local/bin/python3.14"), m("l usr/local/bin/python3 python3.14")}, "/usr/local/bin/python3.14", "3.14", "/usr/local/bin/python3.14",
+			[]string{"/usr/bin/python3 is a link to /usr/local/bin/python3 now"}},
+		"the official images' beside Debian's": {[]string{"PATH=/usr/local/bin:/usr/bin"},
+			[]tar.Header{python("usr/local/bin/python3.14"), m("l usr/local/bin/python3 python3.14"), python("usr/bin/python3.13"), m("l usr/bin/python3 python3.13")},
+			"/usr/local/bin/python3.14", "3.14", "/usr/local/bin/python3.14", []string{"boxes start /usr/local/bin/python3, as the image's PATH does: /usr/bin/python3 was a link to python3.13"}},
+		"beside one that is a program": {[]string{"PATH=/usr/local/bin:/usr/bin"},
+			[]tar.Header{python("usr/local/bin/python3.14"), m("l usr/local/bin/python3 python3.14"), python("usr/bin/python3")},
+			"/usr/local/bin/python3.14", "3.14", "/usr/local/bin/python3.14", []string{"was something else"}},
+		"Debian's first": {[]string{"PATH=relative::/usr/bin:/usr/local/bin"},
+			[]tar.Header{python("usr/local/bin/python3.14"), m("l usr/local/bin/python3 python3.14"), python("usr/bin/python3.13"), m("l usr/bin/python3 python3.13")},
+			"/usr/bin/python3.13", "3.13", "python3.13", nil},
+		"in the user's own folder": {[]string{"PATH=/root/py/bin"},
+			[]tar.Header{withMode(m("d root"), 0o700), withMode(python("root/py/bin/python3.12"), 0o700), m("l root/py/bin/python3 python3.12")},
+			"/root/py/bin/python3.12", "3.12", "/root/py/bin/python3.12",
+			[]string{"is a link to", "/root can be entered by everybody now", "/root/py/bin/python3.12 can be started by everybody now"}},
+		"behind a script": {[]string{"PATH=/root/.pyenv/shims:/usr/bin"}, []tar.Header{script, python("usr/bin/python3.13"), m("l usr/bin/python3 python3.13")},
+			"/usr/bin/python3.13", "3.13", "python3.13", []string{"passed over /root/.pyenv/shims/python3"}},
+		"conda's, without PATH":   {nil, []tar.Header{python("opt/conda/bin/python3.12"), m("l opt/conda/bin/python3 python3.12")}, "/opt/conda/bin/python3.12", "3.12", "/opt/conda/bin/python3.12", []string{"is a link"}},
+		"a version by its folder": {nil, []tar.Header{python("usr/bin/python3"), m("f usr/lib/python3.11/os.py x"), m("d usr/lib/python3")}, "/usr/bin/python3", "3.11", "", nil},
+		"a version of two folders": {nil, []tar.Header{python("usr/bin/python3"), m("f usr/lib/python3.11/os.py x"), m("f usr/lib/python3.12/os.py x")}, "/usr/bin/python3", "", "",
+			[]string{"cannot be told by its name"}},
+		"PyPy":                        {nil, []tar.Header{python("opt/pypy/bin/pypy3.10"), m("l usr/bin/python3 /opt/pypy/bin/pypy3.10")}, "/opt/pypy/bin/pypy3.10", "3.10", "/opt/pypy/bin/pypy3.10", nil},
+		"a free-threaded one":         {nil, []tar.Header{python("usr/bin/python3.14t"), m("l usr/bin/python3 python3.14t")}, "/usr/bin/python3.14t", "3.14", "python3.14t", nil},
+		"through links that go round": {nil, []tar.Header{m("l usr/local/bin/python3 python3"), python("usr/bin/python3.13"), m("l usr/bin/python3 python3.13")}, "/usr/bin/python3.13", "3.13", "python3.13", nil},
+		"usr/bin is a link":           {nil, []tar.Header{m("l usr/bin ../bin"), python("bin/python3.13"), m("l bin/python3 python3.13")}, "/bin/python3.13", "3.13", "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr, in, notes, err := fitted(t, c.env, c.members...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if in.Path != c.path || in.Version != c.version {
+				t.Errorf("%+v", in)
+			}
+			n, _, err := tr.Resolve(interpreter)
+			if err != nil || "/"+n.Path != c.path {
+				t.Errorf("usr/bin/python3 leads to %v, %v", n, err)
+			}
+			if l := tr.Lookup(interpreter); c.link != "" && (l == nil || l.Target != c.link) {
+				t.Errorf("%+v", l)
+			}
+			if len(notes) != len(c.notes) {
+				t.Errorf("notes %q", notes)
+			}
+			for _, want := range c.notes {
+				if !contains(notes, want) {
+					t.Errorf("no note %q in %q", want, notes)
+				}
+			}
+			for p := n.Path; p != "."; p = dirOf(p) {
+				if mode(t, tr, p)&0o001 == 0 {
+					t.Errorf("/%s is closed to a box", p)
+				}
+			}
+		})
+	}
+}
+
+func dirOf(p string) string {
+	if i := strings.LastIndexByte(p, '/'); i > 0 {
+		return p[:i]
+	}
+	return "."
+}
+
+func TestRefusedPythons(t *testing.T) {
+	arm := withMode(m("f usr/bin/python3 "+program("arm64")), 0o755)
+	musl := withMode(m("f usr/bin/python3 "+string(guesttest.ELF{Machine: elf.EM_X86_64, Interp: "/lib/ld-musl.so"}.Bytes())), 0o755)
+	for name, c := range map[string]struct {
+		members []tar.Header
+		want    error
+		says    string
+	}{
+		"none":                     {[]tar.Header{m("f usr/bin/python2 x")}, ErrPython, "python:3-slim"},
+		"a folder":                 {[]tar.Header{m("d usr/bin/python3")}, ErrPython, "there is no python3"},
+		"a link to nothing":        {[]tar.Header{m("l usr/bin/python3 python3.13")}, ErrPython, "there is no python3"},
+		"nothing to start":         {[]tar.Header{withMode(python("usr/bin/python3"), 0o644)}, ErrPython, "there is no python3"},
+		"a script":                 {[]tar.Header{withMode(m("f usr/bin/python3 #!/bin/sh"), 0o755)}, ErrPython, "/usr/bin/python3: malformed ELF"},
+		"for another processor":    {[]tar.Header{arm}, ErrPlatform, "EM_AARCH64"},
+		"without its loader":       {[]tar.Header{musl}, ErrPython, "/lib/ld-musl.so"},
+		"too old":                  {[]tar.Header{python("usr/bin/python3.8"), m("l usr/bin/python3 python3.8")}, ErrPython, "is Python 3.8, and PyBox needs 3.9 or newer"},
+		"too old by its folder":    {[]tar.Header{python("usr/bin/python3"), m("f usr/lib/python3.6/os.py x")}, ErrPython, "Python 3.6"},
+		"nowhere to put the link":  {[]tar.Header{python("opt/conda/bin/python3"), m("f usr x")}, ErrPython, "/usr/bin is no folder"},
+		"nowhere to put the link ": {[]tar.Header{python("opt/conda/bin/python3"), m("l usr/bin /nowhere")}, ErrPython, "/usr/bin is no folder"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, _, _, err := fitted(t, nil, c.members...); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want %v with %q", err, c.want, c.says)
+			}
+		})
+	}
+}
+
+func TestFolders(t *testing.T) {
+	good := []tar.Header{withMode(m("d ./"), 0o700), python("usr/bin/python3.13"), m("l usr/bin/python3 python3.13")}
+	tr, _, notes, err := fitted(t, nil, append(good, m("l tmp var/tmp"), m("f dev/console x"), m("f box/x 1"))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range layout.Dirs() {
+		if n := tr.Lookup(d); n == nil || n.Kind != tree.Dir {
+			t.Errorf("/%s: %+v", d, n)
+		}
+	}
+	if mode(t, tr, ".") != 0o755 {
+		t.Errorf("the root has mode %v", mode(t, tr, "."))
+	}
+	if !contains(notes, "/tmp was a link to var/tmp") || !contains(notes, "/box is not visible") || len(notes) != 2 {
+		t.Errorf("%q", notes)
+	}
+	for _, bad := range []string{"l proc /x", "f sys x", "l dev x", "l box tmp", "f tmp x"} {
+		if _, _, _, err := fitted(t, nil, append(good, m(bad))...); !errors.Is(err, layout.Err) || !strings.Contains(err.Error(), strings.Fields(bad)[1]) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// TestVirtualEnvironment: its packages are found by the interpreter that it is of.
+func TestVirtualEnvironment(t *testing.T) {
+	members := []tar.Header{python("usr/local/bin/python3.12"), m("l usr/local/bin/python3 python3.12"), m("d usr/local/lib/python3.12/site-packages"),
+		withMode(m("d srv"), 0o750),
+		{Typeflag: tar.TypeSymlink, Name: "srv/my env/bin/python3", Linkname: "python"},
+		{Typeflag: tar.TypeSymlink, Name: "srv/my env/bin/python", Linkname: "/usr/local/bin/python3"},
+		{Typeflag: tar.TypeReg, Name: "srv/my env/pyvenv.cfg"},
+		{Typeflag: tar.TypeDir, Name: "srv/my env/lib/python3.12/site-packages", Mode: 0o755}}
+	tr, in, notes, err := fitted(t, []string{"PATH=/srv/my env/bin:/usr/local/bin"}, members...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in.Path != "/usr/local/bin/python3.12" {
+		t.Errorf("%+v", in)
+	}
+	n := tr.Lookup("usr/local/lib/python3.12/site-packages/pybox-venv.pth")
+	if n == nil || string(n.Data) != "import site; site.addsitedir(\"/srv/my env/lib/python3.12/site-packages\")\n" {
+		t.Errorf("%+v", n)
+	}
+	if !contains(notes, "virtual environment /srv/my env") || mode(t, tr, "srv") != 0o751|0o010 {
+		t.Errorf("%q, %v", notes, mode(t, tr, "srv"))
+	}
+	// Without pyvenv.cfg it is no such thing.
+	var plain []tar.Header
+	for _, h := range members {
+		if !strings.HasSuffix(h.Name, "pyvenv.cfg") {
+			plain = append(plain, h)
+		}
+	}
+	tr, _, _, err = fitted(t, []string{"PATH=/srv/my env/bin:/usr/local/bin"}, plain...)
+	if err != nil || tr.Lookup("usr/local/lib/python3.12/site-packages/pybox-venv.pth") != nil {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestPathFileWorks: a real Python takes the line that venv writes, and what a hostile
+// name makes of it is a text.
+func TestPathFileWorks(t *testing.T) {
+	py, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3 here")
+	}
+	for _, dir := range []string{"/a b/ü", `/a"); print("owned`, "/a\u2028b", `/back\slash`, "/😀"} {
+		out, err := exec.CommandContext(t.Context(), py, "-I", "-S", "-c", "import sys; sys.stdout.buffer.write("+pythonString(dir)+".encode())").Output()
+		if err != nil || string(out) != dir {
+			t.Errorf("%q became %q, %v", dir, out, err)
+		}
+	}
+	if got := pythonString("/\xff"); got != `""` {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestIgnored(t *testing.T) {
+	c := &v1.ConfigFile{Config: v1.Config{
+		Env: []string{"PATH=/usr/bin", "SECRET=value", "\x1b[2J=x"}, Entrypoint: []string{"/start.sh", "a b"}, Cmd: []string{"python3"}, User: "app\n", WorkingDir: "/srv",
+		Volumes: map[string]struct{}{"/data": {}}, ExposedPorts: map[string]struct{}{"80": {}, "81": {}}, Healthcheck: &v1.HealthConfig{}, StopSignal: strings.Repeat("S", 500),
+	}}
+	got := ignored(c)
+	for _, want := range []string{"Env PATH SECRET ", `Entrypoint ["/start.sh" "a b"]`, `Cmd ["python3"]`, `User app\n`, "WorkingDir /srv", "Volumes (1)", "ExposedPorts (2)", "Healthcheck", "StopSignal SSS"} {
+		if !contains(got, want) {
+			t.Errorf("no %q in %q", want, got)
+		}
+	}
+	for _, s := range got {
+		if strings.Contains(s, "value") || strings.Contains(s, "\x1b") || len(s) > 2*maxTextBytes {
+			t.Errorf("%q", s)
+		}
+	}
+	if got := ignored(&v1.ConfigFile{}); got != nil {
+		t.Errorf("of nothing: %q", got)
+	}
+}
+
+// TestSearchPath: the image's folders first, each once, and not for ever.
+func TestSearchPath(t *testing.T) {
+	c := &v1.ConfigFile{Config: v1.Config{Env: []string{"PATH=/x:/usr/bin:../y::/x/../z:/x/"}}}
+	if got := searchPath(c); !slices.Equal(got[:4], []string{"x", "usr/bin", "z", "usr/local/bin"}) {
+		t.Errorf("%q", got)
+	}
+	c.Config.Env = []string{"PATH=" + strings.Join(many("/d", 500), ":")}
+	if n := len(searchPath(c)); n != maxSearch {
+		t.Errorf("%d folders", n)
+	}
+}
