@@ -1,7 +1,6 @@
 package show
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -74,6 +73,7 @@ func (p *page) engine(r *receipt.Receipt) {
 	p.row("Host folders shared", list(r.Configured.HostFolders))
 	p.row("Network", Escape(r.Configured.Network, maxName))
 	p.row("Limits", limits(r.Configured.Limits))
+	p.row("Inputs", inputs(r.Configured.Inputs))
 	p.row("Box", removal(r.Cleanup)...)
 	if r.Observed.VM.ShellEnabled {
 		p.row("Shell", "OPENED in this VM, before the run or during it: who used it could have changed anything there")
@@ -293,7 +293,7 @@ func (p *page) program(r *receipt.Receipt) {
 	}
 	rows := append(kept(out, "stdout", r.Configured.Limits.StdoutBytes), kept(err, "stderr", r.Configured.Limits.StderrBytes)...)
 	p.row("Kept", rows...)
-	p.row("Files left", files(r.Program.Files)...)
+	p.row("Files left", left(r)...)
 }
 
 func printed(s receipt.Stream, name string) string {
@@ -321,17 +321,6 @@ func kept(s receipt.Stream, name string, limit int64) []string {
 	return nil
 }
 
-func files(left []receipt.File) (rows []string) {
-	for _, f := range left {
-		s := fmt.Sprintf("%s, %s", cmp.Or(fileName(f.Name), "(no name)"), plural(f.Bytes, "byte"))
-		if f.Reason != "" {
-			s += ", not returned: " + Escape(f.Reason, maxValue)
-		}
-		rows = append(rows, s)
-	}
-	return shortened(rows, maxRows)
-}
-
 // fileName escapes the escape character too: a name can have any character.
 func fileName(s string) string { return Escape(strings.ReplaceAll(s, `\`, `\\`), maxName) }
 
@@ -343,7 +332,7 @@ func (p *page) unknown(r *receipt.Receipt) {
 	var always, whys []string
 	facts := map[string][]string{}
 	for _, u := range r.Unknown {
-		if u.Fact == receipt.FactFilter || u.Fact == receipt.FactFiles || strings.HasPrefix(u.Fact, receipt.FactClock) {
+		if u.Fact == receipt.FactFilter || strings.HasPrefix(u.Fact, receipt.FactClock) {
 			always = append(always, fact(u.Fact))
 			continue
 		}
@@ -368,6 +357,7 @@ var factNames = map[string]string{
 	"run.guest_elapsed_ms":              "the program's time",
 	"configured.program.sha256":         "the program's digest",
 	"configured.stdin.sha256":           "the digest of its input",
+	"configured.inputs.sha256":          "the digests of its inputs",
 	"configured.seccomp.sha256":         "the digest of the seccomp profile",
 	"observed.engine.settings_checked":  "whether the settings were checked",
 	"observed.engine.exit":              "how the main process ended",

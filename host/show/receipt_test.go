@@ -72,7 +72,10 @@ func receipts() map[string]*receipt.Receipt {
 		"refused_engine":      refusal(receipt.ReasonEngine, "crun: creating the container: cgroup: device or resource busy"),
 		"everything":          receipttest.Example(),
 		"partial":             receipttest.Example(),
+		"files":               receipttest.WithFiles(),
+		"not_asked":           receipttest.Example(),
 	}
+	all["not_asked"].Program.Files = []receipt.File{{Name: "out.csv", Bytes: 1234, Reason: receipt.FileNotAsked}, {Name: "tmp", Folder: true, Reason: receipt.FileNotAsked}}
 	d := all["deadline"]
 	d.Observed.Kernel.Periods, d.Observed.Kernel.ThrottledPeriods, d.Observed.Kernel.ThrottledUsec = ptr(int64(3)), ptr(int64(2)), ptr(int64(1_004_000))
 	d.Observed.VM.Acceleration = "tcg"
@@ -114,16 +117,23 @@ func everything(r *receipt.Receipt) {
 	r.Observed.VM.ShellEnabled, r.Observed.VM.KernelKind = true, bundle.KernelDebianCloud
 	r.Program.Stdout.Bytes, r.Program.Stdout.KeptBytes = ptr(int64(10_000_001)), 1<<20
 	r.Program.Stderr.Bytes, r.Program.Stderr.KeptBytes = ptr(int64(1)), 1
+	r.Configured.Inputs = []receipt.Input{{Name: "d", Folder: true}, {Name: "d/in.csv", Bytes: 1 << 20, SHA256: ptr(strings.Repeat("7", 64))}}
+	r.Configured.Limits.Files, r.Configured.Limits.FilesBytes = 32, 32<<20
 	r.Program.Files = []receipt.File{
-		{Name: "plot.png", Bytes: 20_480, Returned: true},
-		{Name: "evil\x1b]52;c;QQ==\x07\u202egnp.exe", Bytes: 1, Reason: "not asked for"},
-		{Name: `back\x1bslash`, Bytes: 0, Reason: "not asked for"},
-		{Name: "日本語のファイル.txt", Bytes: 3, Reason: "not asked for"},
-		{Name: "z\u0335\u0336\u0337\u0338algo", Bytes: 3, Reason: "not asked for"},
+		{Name: "evil\x1b]52;c;QQ==\x07\u202egnp.exe", Bytes: 1, Reason: receipt.FileNotKept},
+		{Name: "plot.png", Bytes: 20_480, SHA256: ptr(strings.Repeat("8", 64)), Returned: true},
+		{Name: `ba\x1bk`, Reason: receipt.FileTwin},
+		{Name: `new\nline`, Bytes: 9, Reason: receipt.FileName}, // as the guest has escaped it
+		{Name: "日本語のファイル.txt", Bytes: 3, Reason: receipt.FileNotKept},
+		{Name: "z\u0335\u0336\u0337\u0338algo", Bytes: 3, Reason: receipt.FileNotKept},
+		{Name: "giant", Bytes: 1 << 40, Reason: receipt.FileTooLarge},
+		{Name: "link", Reason: receipt.FileLink},
+		{Name: "fifo", Reason: receipt.FileSpecial},
 	}
-	for i := range 9 {
-		r.Program.Files = append(r.Program.Files, receipt.File{Name: fmt.Sprintf("more%d", i), Bytes: 1, Reason: "not asked for"})
+	for i := range 5 {
+		r.Program.Files = append(r.Program.Files, receipt.File{Name: fmt.Sprintf("more%d", i), Bytes: 1, Reason: receipt.FileTooMany})
 	}
+	r.Program.FilesUnlisted = []receipt.FileCount{{Reason: receipt.FileTooDeep, Count: 70_000, Bytes: 1 << 50}, {Reason: receipt.FileUnreadable, Count: 1}}
 	r.Cleanup = receipt.Cleanup{Status: receipt.CleanupIncomplete, Confirmations: []receipt.Confirmation{
 		{Source: "task", Gone: true}, {Source: "mounts", Detail: "/run/pybox/boxes/5319e024/rootfs is still mounted"}}}
 }
@@ -321,6 +331,34 @@ func TestEscape(t *testing.T) {
 	}
 }
 
+// TestEveryReasonHasWords holds the text to the schema's words for why a file did not
+// come back, and to the bounds of a list of them.
+func TestEveryReasonHasWords(t *testing.T) {
+	schema, err := os.ReadFile("../../docs/receipt.v1.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, f := range []string{receipt.FileNotAsked, receipt.FileTooMany, receipt.FileTooLarge, receipt.FileTooDeep, receipt.FileName,
+		receipt.FileTwin, receipt.FileLink, receipt.FileSpecial, receipt.FileUnreadable, receipt.FileNotKept} {
+		if words := reason(f, receipt.Limits{}); words == f || strings.Contains(words, "_") {
+			t.Errorf("%s has no words: %q", f, words)
+		}
+		if n += strings.Count(string(schema), `"`+f+`"`); n == 0 {
+			t.Errorf("the schema does not know %s", f)
+		}
+	}
+	r := receipttest.Example()
+	for i := range 1280 {
+		r.Program.Files = append(r.Program.Files, receipt.File{Name: fmt.Sprintf("%04d", i), Reason: receipt.FileLink})
+	}
+	r.Program.FilesUnlisted = []receipt.FileCount{{Reason: receipt.FileTooMany, Count: 7}}
+	got := text(r, Style{})
+	if strings.Count(got, "\n") > 50 || !strings.Contains(got, "1287 NOT returned") || !strings.Contains(got, "and 1272 others") || !strings.Contains(got, "7 more: ") {
+		t.Errorf("%s", got)
+	}
+}
+
 func FuzzReceipt(f *testing.F) {
 	for _, r := range receipts() {
 		b, err := json.Marshal(r)
@@ -335,7 +373,8 @@ func FuzzReceipt(f *testing.F) {
 		var r receipt.Receipt
 		_ = json.Unmarshal(b, &r) // as far as it goes
 		r.Ending.Evidence = append(r.Ending.Evidence, evil)
-		r.Program.Files = append(r.Program.Files, receipt.File{Name: evil, Reason: evil})
+		r.Program.Files = append(r.Program.Files, receipt.File{Name: evil, Reason: evil}, receipt.File{Name: evil, Reason: receipt.FileTwin})
+		r.Program.FilesUnlisted = append(r.Program.FilesUnlisted, receipt.FileCount{Reason: evil, Count: -1})
 		r.Unknown = append(r.Unknown, receipt.Unknown{Fact: evil, Why: evil})
 		r.Observed.Engine.Checks = append(r.Observed.Engine.Checks, receipt.Check{Setting: evil, Found: evil, Source: evil})
 		o := Style{Width: max(minWidth, int(width)), Color: color}
