@@ -181,6 +181,78 @@ func checkImage(t *testing.T, img fs.FS) {
 	}
 }
 
+// dataPackages are pythonPackages and some libraries for data.
+func dataPackages(arch string) []guesttest.Package {
+	const packages = "./usr/lib/python3/dist-packages/"
+	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[arch]
+	file := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644} }
+	blas := "./usr/lib/" + triplet + "/openblas-pthread/"
+	object := func(needed ...string) []byte {
+		return guesttest.ELF{Machine: machines[arch], Needed: needed}.Bytes()
+	}
+	umath := packages + "numpy/_core/_multiarray_umath.cpython-313-" + triplet + ".so"
+	all := append(pythonPackages(arch),
+		guesttest.Package{Name: "python3-matplotlib", Version: "3", Arch: arch, Entries: []tar.Header{
+			file(packages + "matplotlib/pyplot.py"), file(packages + "matplotlib/testing/__init__.py"), file(packages + "matplotlib/tests/baseline_images/x.png"),
+			{Name: packages + "matplotlib/backends/web_backend/jquery.js", Typeflag: tar.TypeSymlink, Linkname: "/usr/share/javascript/jquery.js"}}},
+		guesttest.Package{Name: "python3-numpy", Version: "2", Arch: arch, Entries: []tar.Header{
+			file(umath), file(packages + "numpy/_core/tests/__init__.py"), file(packages + "numpy/_core/tests/_natype.py"), file(packages + "numpy/_core/tests/test_x.py"),
+			file(packages + "numpy/tests/test_y.py"), {Name: packages + "numpy/_core/include", Typeflag: tar.TypeSymlink, Linkname: "/usr/include/numpy"}},
+			Body: map[string][]byte{umath: object("libblas.so.3", "liblapack.so.3")}},
+		guesttest.Package{Name: "libopenblas0-pthread", Version: "0.3", Arch: arch, Entries: []tar.Header{
+			file(blas + "libblas.so.3"), file(blas + "liblapack.so.3"), file(blas + "libopenblasp-r0.3.so"),
+			{Name: blas + "libopenblas.so.0", Typeflag: tar.TypeSymlink, Linkname: "libopenblasp-r0.3.so"}},
+			Body: map[string][]byte{blas + "libblas.so.3": object(), blas + "liblapack.so.3": object("libopenblas.so.0"), blas + "libopenblasp-r0.3.so": object()}})
+	slices.SortFunc(all, func(a, b guesttest.Package) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// TestData: BLAS is where programs look for it, what only tests need is left out, and
+// what was recorded of a run is in the image.
+func TestData(t *testing.T) {
+	for _, arch := range []string{"amd64", "arm64"} {
+		o := options(t, arch, packages(arch))
+		x := options(t, arch, dataPackages(arch))
+		set := x.Lock.Sets[0]
+		set.Name = "data"
+		o.Lock.Sets = append([]debian.Set{set}, o.Lock.Sets...)
+		for sum, name := range x.Fetch.(local) {
+			o.Fetch.(local)[sum] = name
+		}
+		const pyplot = "usr/lib/python3/dist-packages/matplotlib/pyplot.py"
+		o.Images, o.BytecodeCache = []string{"data"}, filepath.Join(t.TempDir(), "bytecode")
+		o.Compiler = &bytecodetest.Compiler{GuestArch: arch, Record: map[string]string{layout.Preread: pyplot + "\nnothing\n"}}
+		b := mustBuild(t, o)
+		f, err := os.Open(b.Path(b.Manifest.Images[0].File))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		img, err := goerofs.Open(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[arch]
+		for _, lib := range []string{"libblas.so.3", "liblapack.so.3", "libopenblas.so.0"} {
+			if got, err := fs.ReadLink(img, "usr/lib/"+triplet+"/"+lib); err != nil || got != "openblas-pthread/"+lib {
+				t.Errorf("%s: %q, %v", lib, got, err)
+			}
+		}
+		const packages = "usr/lib/python3/dist-packages/"
+		for p, want := range map[string]bool{
+			"matplotlib/pyplot.py": true, "matplotlib/testing/__init__.py": true, "numpy/_core/tests/_natype.py": true, "numpy/_core/tests/__init__.py": true,
+			"matplotlib/tests": false, "numpy/tests": false, "numpy/_core/tests/test_x.py": false, "numpy/_core/include": false, "matplotlib/backends/web_backend": false,
+		} {
+			if _, err := fs.Lstat(img, packages+p); (err == nil) != want {
+				t.Errorf("%s is there: %v, want %v", p, err == nil, want)
+			}
+		}
+		if list, err := fs.ReadFile(img, layout.Preread); err != nil || string(list) != pyplot+"\n" {
+			t.Errorf("to read ahead: %q, %v", list, err)
+		}
+	}
+}
+
 // TestCompileForAnother: byte code for arm64, made with a bundle for amd64.
 func TestCompileForAnother(t *testing.T) {
 	amd := withStdlib(t, options(t, "amd64", packages("amd64")), "amd64")
