@@ -161,7 +161,7 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 	next("agent answered")
 	i := &instance{machine: a.machine, client: client, hello: hello, info: vmInfo(a.bundle, cfg, own), door: newDoor()}
 	i.pushTime(ctx, d.log)
-	d.serveRuns(i, allImages(a.bundle, own))
+	d.serveRuns(i, allImages(a.bundle, own), own.Bases())
 	next("clock set")
 	d.log.Info("vm ready", "boot_id", hello.BootId, "kernel", hello.KernelRelease, "agent", hello.AgentVersion,
 		"acceleration", factsOf(a.machine).Acceleration)

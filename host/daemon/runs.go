@@ -111,12 +111,12 @@ func (g *guest) Kill(reason string) error {
 }
 
 // serveRuns makes the service that runs programs in i.
-func (d *Daemon) serveRuns(i *instance, images []bundle.Image) {
+func (d *Daemon) serveRuns(i *instance, images []bundle.Image, bases map[string]string) {
 	i.guest = &guest{Machine: guestrun.NewMachine(i.machine, i.client, i.hello.BootId, d.log), stuck: make(chan string, 1)}
 	i.runs = runs.New(runs.Options{
 		Guest: i.guest, VM: i.facts, Versions: i.hello.RuntimeVersions, Images: images,
 		Before: func(ctx context.Context) { i.timeForRun(ctx, d.log) },
-		Policy: policy.New(d.o.Config), QueueWait: time.Duration(d.o.Config.VM.QueueWait),
+		Policy: policy.New(d.o.Config).With(bases), QueueWait: time.Duration(d.o.Config.VM.QueueWait),
 		Keep: d.receipts, Files: d.files, Log: d.log, Now: d.o.Now,
 	})
 }

@@ -50,7 +50,7 @@ func (l *local) Policy() (*policy.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return policy.New(c), nil
+	return policy.New(c).With(images.View(l.ctl.Home.Dir()).Bases()), nil
 }
 
 // Images implements Host.

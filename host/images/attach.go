@@ -51,6 +51,15 @@ type Attachment struct {
 	release func()
 }
 
+// Bases are the images of the bundle that the attached ones were built upon, by name.
+func (a *Attachment) Bases() map[string]string {
+	bases := map[string]string{}
+	for _, i := range a.Images {
+		bases[i.Name] = i.Base
+	}
+	return bases
+}
+
 // Release lets the contents be removed again: the VM has them open.
 func (a *Attachment) Release() {
 	if a.release != nil {

@@ -120,6 +120,18 @@ func (s *Store) List() ([]Entry, error) {
 	return list, nil
 }
 
+// Bases are the images of the bundle that those of the store were built upon, by name.
+func (s *Store) Bases() map[string]string {
+	bases := map[string]string{}
+	list, _ := s.List() // as far as it goes
+	for _, e := range list {
+		if e.Record != nil && e.Record.Built != nil {
+			bases[e.Name] = e.Record.Built.Base.Name
+		}
+	}
+	return bases
+}
+
 // names are those of the folder's entries.
 func (s *Store) names() ([]string, error) {
 	d, err := os.Open(s.dir)

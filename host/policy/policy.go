@@ -51,7 +51,8 @@ func (l Limits) CPUs() float64 { return float64(l.MilliCPU) / 1000 }
 // Policy is what the owner decided. It does not change.
 type Policy struct {
 	ceilings config.Ceilings
-	cpus     float64 // the ceiling and the VM's, whichever is less
+	cpus     float64           // the ceiling and the VM's, whichever is less
+	bases    map[string]string // of images of one's own
 }
 
 // New makes the policy of c.
@@ -59,9 +60,21 @@ func New(c config.Config) *Policy {
 	return &Policy{ceilings: c.Ceilings, cpus: min(c.Ceilings.CPUs, float64(c.VM.CPUs))}
 }
 
+// With is the policy for images that a person built too: bases has by their names
+// the images that they were built upon, whose defaults they have. It must not be
+// changed.
+func (p *Policy) With(bases map[string]string) *Policy {
+	c := *p
+	c.bases = bases
+	return &c
+}
+
 // defaults are those of an image, before the ceilings. An image that a person
-// built has those of stdlib.
-func defaults(image string) Limits {
+// built has those of its base, and any other those of stdlib.
+func (p *Policy) defaults(image string) Limits {
+	if base := p.bases[image]; base != "" {
+		image = base
+	}
 	l := Limits{
 		Timeout: 2 * time.Second, MemoryBytes: 128 << 20, MilliCPU: 500, PIDs: 32,
 		OutputBytes: 1 << 20, Files: 32, FilesBytes: 32 << 20,
@@ -75,7 +88,7 @@ func defaults(image string) Limits {
 // Resolve gives the limits of a run in the image. The error matches ErrInvalid or
 // ErrCeiling and names the limit.
 func (p *Policy) Resolve(image string, ask Ask) (Limits, error) {
-	d, c := defaults(image), p.ceilings
+	d, c := p.defaults(image), p.ceilings
 	var l Limits
 	var errs [7]error
 	l.Timeout, errs[0] = pick("timeout", ask.Timeout, d.Timeout, api.MinTimeout, time.Duration(c.Timeout), duration)

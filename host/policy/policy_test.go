@@ -26,6 +26,15 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("%s: got %+v, %v; want %+v", image, got, err, want)
 		}
 	}
+	own := p.With(map[string]string{"mine": "data", "small": "stdlib"})
+	for image, want := range map[string]Limits{"stdlib": std, "mine": data, "small": std, "else": std, "data": data} {
+		if got, err := own.Resolve(image, Ask{}); err != nil || got != want {
+			t.Errorf("%s, of one's own or not: got %+v, %v; want %+v", image, got, err, want)
+		}
+	}
+	if got, _ := p.Resolve("mine", Ask{}); got != std {
+		t.Errorf("the policy itself changed: %+v", got)
+	}
 }
 
 // TestCeilingBelowDefault: a default never exceeds what the owner allows.
