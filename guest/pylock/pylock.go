@@ -145,9 +145,9 @@ func (p *problems) err() error {
 	return &p.Error
 }
 
-// Parse reads a lock file for one environment. The name says which kind it is:
-// pylock.toml and pylock.NAME.toml are PEP 751's, all others requirements. Paths in
-// it count from the name's folder. The error is an *Error.
+// Parse reads a lock file for one environment. The name says which kind it is: what
+// ends in ".toml" is PEP 751's, all else are requirements. Paths in it count from the
+// name's folder. The error is an *Error.
 func Parse(name string, data []byte, env Environment) (*Lock, error) {
 	p := &problems{Error{Name: name}}
 	l := &Lock{Name: name, Kind: KindRequirements, Python: env.PythonFullVersion}
@@ -160,7 +160,9 @@ func Parse(name string, data []byte, env Environment) (*Lock, error) {
 		p.add(0, "it is not UTF-8 text; tools on Windows may write UTF-16: save it as UTF-8")
 	case strings.ContainsRune(string(data), 0):
 		p.add(0, "there is a NUL in it; is this a text file?")
-	case isPylock(name):
+	case foreign(name) != "":
+		p.add(0, "%s", foreign(name))
+	case strings.HasSuffix(strings.ToLower(name), ".toml"):
 		l.Kind = KindPylock
 		readPylock(l, p, string(data), env)
 	default:
@@ -175,11 +177,21 @@ func Parse(name string, data []byte, env Environment) (*Lock, error) {
 	return l, nil
 }
 
-// isPylock tells whether a file's name is one of PEP 751.
-func isPylock(name string) bool {
-	base := strings.ToLower(filepath.Base(name))
-	middle, ok := strings.CutPrefix(base, "pylock.")
-	return ok && (middle == "toml" || strings.HasSuffix(middle, ".toml") && strings.Count(middle, ".") == 1)
+// foreign says what to do with a tool's own lock file, or "".
+func foreign(name string) string {
+	switch filepath.Base(name) {
+	case "uv.lock":
+		return "this is uv's own format; write 'uv export --format pylock.toml --no-emit-project -o pylock.toml' and take that"
+	case "poetry.lock":
+		return "this is Poetry's own format; write 'poetry export -o requirements.txt' and take that"
+	case "pdm.lock":
+		return "this is PDM's own format; write 'pdm export -f pylock -o pylock.toml' and take that"
+	case "Pipfile.lock":
+		return "this is Pipenv's own format; write 'pipenv requirements --hash > requirements.txt' and take that"
+	case "pyproject.toml":
+		return "this says what a project needs and not which files; write 'uv pip compile --generate-hashes pyproject.toml -o requirements.txt' and take that"
+	}
+	return ""
 }
 
 // check looks at the lock as a whole.
