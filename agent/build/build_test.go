@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pybox/pybox/guest/layout"
 )
 
 // runTime bounds one run of the program in a test, many times what it takes.
@@ -203,5 +205,41 @@ func TestVersion(t *testing.T) {
 	Program()[0] = 'x'
 	if !bytes.HasPrefix(Program(), []byte(`"""Compile`)) {
 		t.Error("the program was changed")
+	}
+}
+
+// TestRecord: what imports touch is listed, byte code in the place of sources.
+func TestRecord(t *testing.T) {
+	dir := t.TempDir()
+	name, out := filepath.Join(dir, "build.py"), filepath.Join(dir, "out")
+	if err := os.WriteFile(name, Program(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), runTime)
+	defer cancel()
+	text, err := exec.CommandContext(ctx, python(t), "-I", name, "--record", out).CombinedOutput()
+	if err != nil || !strings.Contains(string(text), "recorded ") {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	list, err := os.ReadFile(filepath.Join(out, layout.Preread))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(list), "\n"), "\n")
+	if !slices.IsSorted(lines) || len(slices.Compact(slices.Clone(lines))) != len(lines) {
+		t.Errorf("out of order, or twice: %q", lines)
+	}
+	decoder := ask(t, "importlib.util.cache_from_source(importlib.util.find_spec('json.decoder').origin)")
+	for _, want := range []string{decoder, ask(t, "__import__('os').path.realpath(sys.executable)")} {
+		if !slices.Contains(lines, want[1:]) {
+			t.Errorf("%s is not in the list of %d files", want, len(lines))
+		}
+	}
+	for _, l := range lines {
+		if strings.HasSuffix(l, ".py") || strings.HasPrefix("/"+l, dir) {
+			t.Errorf("%s is no file of the image that is read", l)
+		} else if _, err := os.Stat("/" + l); err != nil && !strings.HasSuffix(l, ".pyc") {
+			t.Error(err)
+		}
 	}
 }

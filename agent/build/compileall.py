@@ -178,14 +178,11 @@ def record(out):
     sys.addaudithook(lambda event, args: event == "open" and opened.add(args[0]))
     fonts = os.environ["MPLCONFIGDIR"] = out + ".matplotlib"
     for name in TOUCHED:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            pass
+        attempt(name, importlib.import_module, name)
     # That every font was looked at is what the list of fonts spares a program.
     opened = {path for path in opened if not str(path).endswith((".afm", ".otf", ".pfb", ".ttc", ".ttf"))}
     if "matplotlib.pyplot" in sys.modules:
-        draw(sys.modules["matplotlib.pyplot"])
+        attempt("a picture", draw, sys.modules["matplotlib.pyplot"])
     sys.pycache_prefix = None
     found = sorted(touched(opened))
     write(out + "/usr/share/pybox/preread", "".join(path[1:] + "\n" for path in found))
@@ -195,6 +192,16 @@ def record(out):
                 write(out + "/usr/share/pybox/tmp/matplotlib/" + name, f.read())
     print(f"recorded {len(found)} files", flush=True)
     return 0
+
+
+def attempt(what, f, *args):
+    """Call f, and say why that was impossible, but for a module that is not there."""
+    try:
+        f(*args)
+    except ModuleNotFoundError:
+        pass
+    except Exception as error:
+        print(f"not recorded: {what}: {type(error).__name__}: {error}", flush=True)
 
 
 def draw(pyplot):
