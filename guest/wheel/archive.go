@@ -85,7 +85,6 @@ const (
 	locatorSig, locatorBytes       = "PK\x06\x07", 20
 	end64Sig, end64Bytes           = "PK\x06\x06", 56
 	headerSig, headerBytes         = "PK\x03\x04", 30
-	maxComment                     = 1<<16 - 1
 	full16                         = 1<<16 - 1
 	full32                         = 1<<32 - 1
 	flagEncrypted, flagStrong      = 1 << 0, 1 << 6
@@ -103,22 +102,20 @@ type end struct {
 }
 
 // checkEnd makes sure that the file is a zip archive and nothing else: it starts with
-// a member and ends with the end of the list, so no two readers can take it for
-// different archives.
+// a member and ends with the end of the list, without a comment, so no two readers can
+// take it for different archives.
 func checkEnd(r io.ReaderAt, size int64, l Limits) (end, error) {
-	tail := make([]byte, min(size, endBytes+maxComment))
-	if _, err := r.ReadAt(tail, size-int64(len(tail))); err != nil && err != io.EOF {
+	e, le := make([]byte, endBytes), binary.LittleEndian
+	pos := size - endBytes
+	if pos < 0 {
+		return end{}, wheelErr("it is no zip archive")
+	}
+	if _, err := r.ReadAt(e, pos); err != nil && err != io.EOF {
 		return end{}, err
 	}
-	at := bytes.LastIndex(tail, []byte(endSig))
-	if at < 0 || len(tail)-at < endBytes {
-		return end{}, wheelErr("it is no zip archive, or was cut off")
+	if string(e[:4]) != endSig || le.Uint16(e[20:]) != 0 {
+		return end{}, wheelErr("it does not end as a zip archive does: it is none, was cut off, or has something after its end")
 	}
-	e, le := tail[at:], binary.LittleEndian
-	if int(le.Uint16(e[20:])) != len(e)-endBytes {
-		return end{}, wheelErr("there is something after the end of the archive")
-	}
-	pos := size - int64(len(e))
 	if le.Uint16(e[4:]) != 0 || le.Uint16(e[6:]) != 0 || le.Uint16(e[8:]) != le.Uint16(e[10:]) {
 		return end{}, wheelErr("it is one of several parts")
 	}

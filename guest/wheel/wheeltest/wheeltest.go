@@ -66,6 +66,9 @@ func (w Wheel) Bytes(t testing.TB) []byte {
 		if slices.Contains(w.Exec, name) {
 			mode = 0o755
 		}
+		if strings.HasSuffix(name, "/") {
+			h.Method, mode = zip.Store, fs.ModeDir|0o755
+		}
 		h.SetMode(mode)
 		if w.Header != nil {
 			w.Header(h)
