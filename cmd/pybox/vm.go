@@ -68,6 +68,7 @@ func start(c *cobra.Command, h *home.Home, do func(context.Context, func(api.Sta
 	}
 	w := c.OutOrStdout()
 	fmt.Fprintf(w, "The VM is running (%s).\n", units.Elapsed(time.Since(began)))
+	hintLeftOut(c.ErrOrStderr(), s)
 	if verbose {
 		show.Stages(w, s.Stages)
 	}
@@ -86,6 +87,20 @@ func hintOutdated(w io.Writer, h *home.Home, s api.Status) {
 		fmt.Fprintln(w, "pybox: another guest bundle is installed than the VM runs: 'pybox vm restart' boots it")
 	case s.Version != version.String():
 		fmt.Fprintf(w, "pybox: the VM's daemon is PyBox %s and this is %s: 'pybox vm restart' changes that\n", show.Clean(s.Version), version.String())
+	}
+}
+
+// hintLeftOut says which images of one's own the VM has not, and what to do.
+func hintLeftOut(w io.Writer, s api.Status) {
+	if s.VM == nil {
+		return
+	}
+	for _, l := range s.VM.LeftOut {
+		what := "the image " + l.Name + " was left out"
+		if l.Name == "" {
+			what = "your images were left out"
+		}
+		fmt.Fprintf(w, "pybox: %s: %s; %s\n", show.Clean(what), show.Clean(l.Why), show.Clean(l.Next))
 	}
 }
 

@@ -286,6 +286,7 @@ func (e *exam) checks() []check {
 		one("home.receipts", "Receipts", e.receipts),
 		one("bundle.installed", "Guest bundle", e.bundleInstalled),
 		one("bundle.intact", "Its contents", e.bundleIntact),
+		one("images.own", "Your images", e.ownImages),
 		one("daemon.owner", "Daemon", e.daemonOwner),
 		one("daemon.socket", "Socket", e.daemonSocket),
 		one("vm.answer", "VM", e.vmAnswer),

@@ -21,6 +21,7 @@ import (
 	"github.com/pybox/pybox/host/config"
 	"github.com/pybox/pybox/host/daemon/daemontest"
 	"github.com/pybox/pybox/host/home"
+	"github.com/pybox/pybox/host/images"
 	"github.com/pybox/pybox/vm"
 )
 
@@ -243,6 +244,35 @@ func (p *patient) running() api.Status {
 			Engine: "ready", Clock: &api.Clock{OffsetMS: 0.3, BoundMS: 0.2, MeasuredAt: now}}}
 }
 
+// image puts an image into the store, or finds the one of that name.
+func (p *patient) image(name string) *images.Record {
+	p.t.Helper()
+	s, err := images.Open(p.home.Dir())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if r, err := s.Get(name); err == nil {
+		return r
+	}
+	st, err := s.Stage(p.t.Context())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer st.Close()
+	if err := os.WriteFile(st.Path(), append([]byte(name), make([]byte, 512-len(name))...), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	sum := strings.Repeat("1", 64)
+	r, err := s.Commit(p.t.Context(), st, images.Record{
+		Name: name, Arch: vm.HostArch(), Kind: images.KindBuilt,
+		Built: &images.Built{Base: images.Base{Name: "stdlib", SHA256: sum}, LockSHA256: sum, LockKind: "requirements"},
+	}, images.Commit{Bundled: 1})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return r
+}
+
 func (p *patient) write(name, text string) {
 	p.t.Helper()
 	if err := os.WriteFile(p.home.Path(name), []byte(text), 0o600); err != nil {
@@ -381,6 +411,30 @@ var cases = []struct {
 	{"disk low", func(p *patient) { p.free = 100 << 20 }, "cache.room", Advice, "100 MiB free", "rm -r"},
 	{"no cache", func(p *patient) { p.err = errors.New("no folder") }, "cache.room", Advice, "no folder", "PYBOX_CACHE"},
 
+	{"no images", func(*patient) {}, "images.own", OK, "none; 'pybox image build'", ""},
+	{"an image", func(p *patient) { p.image("mine") }, "images.own", OK, "1, 512 B", ""},
+	{"an image without its file", func(p *patient) {
+		p.image("mine")
+		p.image("other")
+		p.write(filepath.Join("images", p.image("mine").SHA256+".erofs"), "")
+	}, "images.own", Advice, "mine: the image is damaged", "'pybox image remove mine'"},
+	{"an image without a record", func(p *patient) {
+		p.image("mine")
+		p.write("images/mine.json", "{")
+	}, "images.own", Advice, "mine: the image is damaged", "--replace"},
+	{"images a file", func(p *patient) { p.write("images", "") }, "images.own", Advice, "not a directory", "move it away"},
+	{"more images than fit", func(p *patient) {
+		for i := range images.MaxImages {
+			p.image(fmt.Sprintf("i%d", i))
+		}
+		more := *p.image("i0")
+		more.Name = "more"
+		b, err := more.Encode()
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.write("images/more.json", string(b))
+	}, "images.own", Advice, "there are 15, and a VM takes 14", "pybox image remove"},
 	{"well", func(*patient) {}, "home.receipts", OK, "none yet", ""},
 	{"receipts", func(p *patient) { p.mkdir("receipts", 0o700) }, "home.receipts", OK, "0 kept, of at most 1000", ""},
 	{"open receipts", func(p *patient) { p.mkdir("receipts", 0o755) }, "home.receipts", Failed, "mode 0755", "chmod 700"},
@@ -521,7 +575,7 @@ func TestNoDirectory(t *testing.T) {
 					t.Errorf("%+v", row)
 				}
 			}
-			for _, id := range []string{"home.config", "home.receipts", "bundle.installed", "bundle.intact", "daemon.owner", "daemon.socket", "vm.answer", "vm.guest", "vm.clock", "vm.last"} {
+			for _, id := range []string{"home.config", "home.receipts", "bundle.installed", "bundle.intact", "images.own", "daemon.owner", "daemon.socket", "vm.answer", "vm.guest", "vm.clock", "vm.last"} {
 				if row := rowOf(t, r, id); row.Verdict != Unknown {
 					t.Errorf("%+v: want that it is unknown", row)
 				}
@@ -547,12 +601,12 @@ func TestRows(t *testing.T) {
 // only another user, or a hang, meets is in tests of its own.
 func TestCasesAreComplete(t *testing.T) {
 	elsewhere := map[string][]Verdict{ // in TestAnotherUser and those of hang_test.go
-		"home.config": {Unknown}, "home.receipts": {Unknown}, "bundle.installed": {Unknown},
+		"home.config": {Unknown}, "home.receipts": {Unknown}, "bundle.installed": {Unknown}, "images.own": {Unknown},
 		"daemon.owner": {Unknown}, "daemon.socket": {Unknown}, "vm.answer": {Unknown}, "vm.last": {Unknown},
 	}
 	never := map[string][]Verdict{
 		"platform": {Advice}, "virtualization": {Advice}, "home.dir": {Unknown}, "cache.room": {Failed}, "home.receipts": {Advice}, "bundle.intact": {Advice},
-		"vm.answer": {Advice}, "vm.guest": {Advice}, "vm.clock": {Failed}, "versions": {Unknown},
+		"images.own": {Failed}, "vm.answer": {Advice}, "vm.guest": {Advice}, "vm.clock": {Failed}, "versions": {Unknown},
 	}
 	for _, id := range IDs() {
 		if id == "driver" { // stands for the rows of "fake.need"

@@ -209,7 +209,7 @@ func TestAnotherUser(t *testing.T) {
 		if name == "open" {
 			continue
 		}
-		for _, id := range []string{"home.config", "home.receipts", "bundle.installed", "bundle.intact", "daemon.owner", "daemon.socket", "vm.answer", "vm.last"} {
+		for _, id := range []string{"home.config", "home.receipts", "bundle.installed", "bundle.intact", "images.own", "daemon.owner", "daemon.socket", "vm.answer", "vm.last"} {
 			if row := rowOf(t, r, id); row.Verdict != Unknown {
 				t.Errorf("%s: a directory that may not be looked into: %+v", name, row)
 			}

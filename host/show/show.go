@@ -81,7 +81,14 @@ func machine(t table, v *api.VM, now time.Time) {
 	t.row("Kernel", "%s, sha256 %.12s", kernelKind(v.KernelKind), v.KernelSHA256)
 	t.row("Bundle", "%.16s, root sha256 %.12s", v.Bundle, v.RootSHA256)
 	for _, i := range v.Images {
-		t.row("Image", "%s, %v, sha256 %.12s", i.Name, units.Size(i.Bytes), i.SHA256)
+		own := ""
+		if i.Own {
+			own = ", yours"
+		}
+		t.row("Image", "%s, %v, sha256 %.12s%s", i.Name, units.Size(i.Bytes), i.SHA256, own)
+	}
+	for _, l := range v.LeftOut {
+		t.row("Image", "%s LEFT OUT: %s; %s", l.Name, l.Why, l.Next)
 	}
 	if !v.IdleStopAt.IsZero() {
 		t.row("Idle stop", "in %s unless it is used", units.Elapsed(v.IdleStopAt.Sub(now)))
