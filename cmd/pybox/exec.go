@@ -16,18 +16,27 @@ import (
 )
 
 const execLong = `Runs the Python program FILE ("-": standard input) once, in a new box in the VM:
-no network, no files of yours, a read-only system, bounded memory, processes,
-CPU and time. Its output comes out as it appears, byte for byte; its receipt
-follows on stderr. A VM that does not run is started.
+no network, no files of yours but those that you name, a read-only system,
+bounded memory, processes, CPU and time. Its output comes out as it appears,
+byte for byte; its receipt follows on stderr. A VM that does not run is started.
 
 Limits that are not given are the image's defaults; none can be above the
 ceilings in config.toml. TIME is seconds or "1m30s", SIZE bytes or "256MiB".
+
+--input copies a file, or a folder with all that is in it, into the program's
+working folder: under its own name or as NAME, a relative path; "PATH=." puts
+there what is in a folder. Where PATH itself has a "=" in it, the longest one
+that exists is taken. Links inside a folder are refused.
+--output puts what the program leaves there, new or changed, into the folder
+DIR, which is made, or is there already: all of it at once or nothing. Nothing
+is overwritten: where a name is taken, all goes to a new folder in DIR.
 
 Exit codes:
   0-255   the program's own
   128+N   signal N ended it (137: it was killed, also for want of memory)
   124     its time was over
-  125     PyBox could not run it, or this command has a mistake
+  125     PyBox could not run it, or could not put what it left where it
+          belongs, or this command has a mistake
   126     refused before start: a setting differed, or a limit is too high
   130     interrupted
   141     nobody reads the output any more
@@ -37,6 +46,7 @@ const execExample = `  pybox exec hello.py
   pybox exec --timeout 10 --memory 256MiB crunch.py -- --level 9 'two words'
   echo 'print(6*7)' | pybox exec -
   pybox exec --stdin data.csv --receipt receipt.json summarize.py > summary.txt
+  pybox exec --input data.csv --input model=lib --output results analyze.py
   pybox exec --json hello.py
   pybox exec --watch hello.py`
 
@@ -65,6 +75,11 @@ func execCommand() *cobra.Command {
 	f.StringVar(&o.Memory, "memory", "", "`SIZE` of the memory, files in the box included")
 	f.StringVar(&o.CPUs, "cpus", "", "`NUMBER` of CPUs, such as 0.5")
 	f.StringVar(&o.PIDs, "pids", "", "`NUMBER` of processes and threads")
+	f.StringArrayVar(&o.Inputs, "input", nil, "copy a file or folder into the working folder;\n`PATH[=NAME]` (repeatable)")
+	f.StringVar(&o.Output, "output", "", "put what the program leaves into the folder `DIR`")
+	f.StringVar(&o.OutputTar, "output-tar", "", "put it into a new tar archive, `FILE`, instead")
+	f.StringVar(&o.MaxFiles, "max-files", "", "`NUMBER` of files and folders in, and of those out")
+	f.StringVar(&o.MaxFilesBytes, "max-files-bytes", "", "`SIZE` of the files in together, and of those out")
 	f.StringVar(&o.Stdin, "stdin", "", "the program's standard input is this `FILE`, or with\n\"-\" that of this command (default: empty)")
 	f.StringArrayVar(&o.Env, "env", nil, "set a variable, or pass on the one that is set here;\n`NAME[=VALUE]` (repeatable)")
 	f.StringVar(&o.MaxOutput, "max-output", "", "`SIZE` up to which each output stream is kept")
@@ -73,8 +88,12 @@ func execCommand() *cobra.Command {
 	f.BoolVarP(&o.Quiet, "quiet", "q", false, "show no receipt and no progress")
 	f.BoolVar(&o.NoStart, "no-start", false, "do not start a VM that does not run")
 	f.BoolVar(&o.Watch, "watch", false, "show each step as it happens, and where it is known\nfrom, on stderr")
-	if err := c.RegisterFlagCompletionFunc("image", completeImages); err != nil {
-		panic(err) // there is no such flag: a mistake here
+	for _, err := range []error{
+		c.RegisterFlagCompletionFunc("image", completeImages), c.MarkFlagDirname("output"),
+	} {
+		if err != nil {
+			panic(err) // there is no such flag: a mistake here
+		}
 	}
 	return c
 }

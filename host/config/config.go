@@ -89,8 +89,8 @@ type VM struct {
 const (
 	// minCPUs is the smallest part of a CPU that a box can have.
 	minCPUs = float64(api.MinMilliCPU) / 1000
-	// maxFilesBytes bounds the files of a run: they are memory in the guest.
-	maxFilesBytes = 64 << 30
+	// MaxFilesBytes bounds the files of a run: they are memory in the guest.
+	MaxFilesBytes = 64 << 30
 	// maxKeep bounds the kept receipts: a folder that lists in a moment.
 	maxKeep = 100_000
 )
@@ -272,8 +272,8 @@ func (l Ceilings) validate() error {
 		return bad("output", l.Output, units.Size(0), units.Size(api.MaxOutputBytes))
 	case l.Files < 0 || l.Files > api.MaxInputs-1: // the program is one of them
 		return bad("files", l.Files, 0, api.MaxInputs-1)
-	case l.FilesBytes > maxFilesBytes:
-		return bad("files_bytes", l.FilesBytes, units.Size(0), units.Size(maxFilesBytes))
+	case l.FilesBytes > MaxFilesBytes:
+		return bad("files_bytes", l.FilesBytes, units.Size(0), units.Size(MaxFilesBytes))
 	}
 	return nil
 }

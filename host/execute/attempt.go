@@ -80,7 +80,9 @@ func (x *execution) start(why error) error {
 func (x *execution) attempt() (*api.Outcome, error) {
 	x.enter(asking)
 	x.display.wait("Waiting for the daemon", time.Now())
-	r := api.RunRequest{Image: x.job.image, Args: x.job.args, Env: x.job.env, Limits: x.job.apiLimits(), Watch: x.watch != nil}
+	r := api.RunRequest{
+		Image: x.job.image, Args: x.job.args, Env: x.job.env, Limits: x.job.apiLimits(), Watch: x.watch != nil, Collect: x.job.place != nil,
+	}
 	var err error
 	if r.Program, err = x.job.program.source(x.ctx, x.Host); err != nil {
 		return nil, fmt.Errorf("sending the program: %w", err)
@@ -92,16 +94,23 @@ func (x *execution) attempt() (*api.Outcome, error) {
 		}
 		r.Stdin = &s
 	}
+	if r.Inputs, err = x.sendInputs(); err != nil {
+		return nil, err
+	}
 	x.seen.began = time.Now()
 	ctx, stop := context.WithCancel(x.ctx)
 	defer stop()
 	go x.watchStart(ctx)
-	return x.Host.Run(x.ctx, r, func(e api.Event) error {
+	out, err := x.Host.Run(x.ctx, r, func(e api.Event) error {
 		if e.Event == api.EventAccepted {
 			stop()
 		}
 		return x.event(e)
 	})
+	if err != nil && x.runID() == "" {
+		x.forget(storedOf(r.Inputs))
+	}
+	return out, err
 }
 
 // watchStart says how a start of the VM goes on that somebody else began and this
@@ -174,7 +183,11 @@ func (x *execution) event(e api.Event) error {
 		return x.output(e)
 	case api.EventExited:
 		x.seen.exited = &e
-		x.display.wait("Removing the box", time.Now())
+		label := "Removing the box"
+		if x.delivers() {
+			label = "Taking what it left out of the box, and removing that"
+		}
+		x.display.wait(label, time.Now())
 	}
 	x.remember(e)
 	if x.watch != nil {

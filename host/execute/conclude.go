@@ -52,7 +52,7 @@ func (x *execution) outFailure() error {
 // judge says what went wrong around the run, and gives the exit code.
 func (x *execution) judge(out *api.Outcome, unwritten, broken error) int {
 	r := out.Receipt
-	code := r.ExitCode()
+	code := x.sayDelivered(r)
 	kept := "it is kept: 'pybox receipt show " + r.Run.ID + "'"
 	switch {
 	case x.elsewhere:
@@ -63,7 +63,7 @@ func (x *execution) judge(out *api.Outcome, unwritten, broken error) int {
 		kept = "it is not safe elsewhere either"
 	}
 	if unwritten != nil {
-		x.display.line("pybox: --receipt: the receipt could not be written to %s: %v; %s. The run itself: exit code %d", x.Receipt, unwritten, kept, code)
+		x.display.line("pybox: --receipt: the receipt could not be written to %s: %v; %s. The run itself: exit code %d", x.Receipt, unwritten, kept, r.ExitCode())
 		code = receipt.ExitFailed
 	}
 	switch {
@@ -81,7 +81,7 @@ func (x *execution) judge(out *api.Outcome, unwritten, broken error) int {
 
 // writeReceipt writes the receipt to where it was asked for, without output.
 func (x *execution) writeReceipt(r *receipt.Receipt) error {
-	b, err := show.JSON(r)
+	b, err := show.JSON(withoutIDs(r))
 	if err != nil {
 		return err
 	}
@@ -91,6 +91,9 @@ func (x *execution) writeReceipt(r *receipt.Receipt) error {
 // record is the receipt with the output in it.
 func (x *execution) record(r *receipt.Receipt) []byte {
 	full := *r
+	if x.delivered == nil || !x.delivered.left {
+		full = *withoutIDs(r)
+	}
 	for i, s := range []*receipt.Stream{&full.Program.Stdout, &full.Program.Stderr} {
 		kept := x.seen.streams[i].kept
 		if utf8.Valid(kept) {

@@ -5,6 +5,7 @@
 package execute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,11 +42,17 @@ type Command struct {
 	Image string
 	// Timeout, Memory, CPUs, PIDs and MaxOutput are limits as package units reads
 	// them.
-	Timeout, Memory, CPUs, PIDs, MaxOutput string
+	Timeout, Memory, CPUs, PIDs, MaxOutput, MaxFiles, MaxFilesBytes string
 	// Stdin is the file of the program's standard input, "-" for our own.
 	Stdin string
 	// Env are NAME=value, or NAME for the value that it has here.
 	Env []string
+	// Inputs are what is put into the working folder beside the program, each
+	// PATH[=NAME] as package inputs reads it.
+	Inputs []string
+	// Output is the folder that what the program leaves goes to, OutputTar the archive;
+	// at most one of them is given.
+	Output, OutputTar string
 	// Receipt is where to write the receipt too.
 	Receipt string
 	// JSON prints the record, with the output in it, instead of the output.
@@ -74,6 +81,8 @@ type World struct {
 type Daemon interface {
 	Run(ctx context.Context, r api.RunRequest, on func(api.Event) error) (*api.Outcome, error)
 	StoreFile(ctx context.Context, r io.Reader) (api.StoredFile, error)
+	File(ctx context.Context, id string) (io.ReadCloser, error)
+	ForgetFile(ctx context.Context, id string) error
 	CancelRun(ctx context.Context, id string) error
 	Status(ctx context.Context) (api.Status, error)
 }
@@ -124,10 +133,11 @@ func (c Command) Run(ctx context.Context, w World) int {
 type phase int
 
 const (
-	preparing phase = iota // nothing was asked of anyone
-	starting               // the VM starts
-	asking                 // the run was not accepted yet
-	running                // it was
+	preparing  phase = iota // nothing was asked of anyone
+	starting                // the VM starts
+	asking                  // the run was not accepted yet
+	running                 // it was
+	delivering              // it has ended, and what it left is fetched
 )
 
 // execution is a Command that is carried out.
@@ -159,6 +169,8 @@ type execution struct {
 	// elsewhere tells that the daemon, which lives, keeps the run's own receipt.
 	elsewhere bool
 	seen      seen
+	// delivered is what became of what the program left; nil: nothing had to.
+	delivered *delivery
 }
 
 func newExecution(ctx context.Context, c Command, w World) *execution {
@@ -197,6 +209,12 @@ func (x *execution) has(out *api.Outcome) {
 	x.ended = out
 }
 
+func (x *execution) isDelivering() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.phase == delivering
+}
+
 func (x *execution) wasInterrupted() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -224,7 +242,7 @@ func (x *execution) attend() int {
 			if x.broken() {
 				return exitPipe
 			}
-			if late == nil {
+			if late == nil && !x.isDelivering() {
 				late = time.After(receiptWait)
 			}
 		case <-late:
@@ -254,20 +272,22 @@ func (x *execution) interrupt() bool {
 }
 
 // broken acts on a standard output that failed and tells whether to leave at once,
-// as one does when nobody reads any more and no receipt is to be written.
+// as one does when nobody reads any more and nothing else is to be written.
 func (x *execution) broken() bool {
-	if errors.Is(x.display.failure, syscall.EPIPE) && x.Receipt == "" {
+	switch {
+	case errors.Is(x.display.failure, syscall.EPIPE) && x.Receipt == "" && !x.delivers():
 		return true
+	case !x.isDelivering(): // else it has nothing to do with what is fetched
+		x.giveUp(x.display.failure)
 	}
-	x.giveUp(x.display.failure)
 	return false
 }
 
-// giveUp cancels the run. Its receipt still comes, but for a run that was not
-// accepted.
+// giveUp cancels the run, or the fetching of what it left. Its receipt still comes,
+// but for a run that was not accepted.
 func (x *execution) giveUp(why error) {
 	id := x.runID()
-	if id == "" {
+	if id == "" || x.isDelivering() {
 		x.cancel(why)
 		return
 	}
@@ -320,6 +340,9 @@ func (x *execution) undone() string {
 	if x.target != nil && !x.target.replace { // written in its turn
 		s += "; " + x.Receipt + " may lack it"
 	}
+	if x.delivers() {
+		s += "; what the program left may not be in " + cmp.Or(x.Output, x.OutputTar)
+	}
 	return s
 }
 
@@ -339,6 +362,7 @@ func (x *execution) carryOut() int {
 		}
 	}
 	x.has(out)
+	x.deliver(out.Receipt)
 	return x.conclude(out)
 }
 

@@ -30,6 +30,7 @@ type fake struct {
 	t      testing.TB
 	run    func(ctx context.Context, r api.RunRequest, on func(api.Event) error) (*api.Outcome, error)
 	store  func(r io.Reader) (api.StoredFile, error)
+	file   func(ctx context.Context, id string) (io.ReadCloser, error)
 	cancel func(id string) error
 	status func() (api.Status, error)
 	start  func(ctx context.Context, progress func(api.Status)) error
@@ -44,6 +45,7 @@ type fake struct {
 	mu        sync.Mutex
 	runs      []api.RunRequest
 	cancelled []string
+	forgotten []string
 	starts    int
 	put       *receipt.Receipt
 }
@@ -64,6 +66,21 @@ func (f *fake) StoreFile(_ context.Context, r io.Reader) (api.StoredFile, error)
 		return api.StoredFile{}, errors.New("no")
 	}
 	return f.store(r)
+}
+
+func (f *fake) File(ctx context.Context, id string) (io.ReadCloser, error) {
+	if f.file == nil {
+		f.t.Errorf("the file %s was fetched", id)
+		return nil, errors.New("no")
+	}
+	return f.file(ctx, id)
+}
+
+func (f *fake) ForgetFile(_ context.Context, id string) error {
+	f.mu.Lock()
+	f.forgotten = append(f.forgotten, id)
+	f.mu.Unlock()
+	return nil
 }
 
 func (f *fake) CancelRun(_ context.Context, id string) error {

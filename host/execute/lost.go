@@ -139,6 +139,13 @@ func (l *lost) configured() receipt.Configured {
 	c.Image = l.image()
 	c.Program = receipt.Input{Name: l.job.program.name, Bytes: l.job.program.bytes, SHA256: digest(l.job.program.sha256)}
 	c.Args, c.Env = append(c.Args, l.job.args...), append(c.Env, l.job.env...)
+	if set := l.job.inputs; set != nil {
+		for n, i := range set.Items {
+			if !i.Folder {
+				c.Inputs = append(c.Inputs, receipt.Input{Name: i.Name, Bytes: i.Bytes, SHA256: digest(l.job.sums[n])})
+			}
+		}
+	}
 	l.lack("configured.seccomp.sha256", l.why)
 	if in := l.job.stdin; in != nil {
 		c.Stdin = &receipt.Input{Bytes: in.bytes}

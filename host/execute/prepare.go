@@ -13,6 +13,8 @@ import (
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/config"
+	"github.com/pybox/pybox/host/inputs"
+	"github.com/pybox/pybox/host/outputs"
 	"github.com/pybox/pybox/host/policy"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/host/units"
@@ -21,7 +23,10 @@ import (
 
 // job is a command that was understood: everything that the daemon is told.
 type job struct {
-	program, stdin *content // stdin: nil when it is empty
+	program, stdin *content       // stdin: nil when it is empty
+	inputs         *inputs.Set    // nil: none
+	sums           []string       // theirs, as far as they were sent
+	place          *outputs.Place // nil: nothing that the program leaves is asked for
 	args, env      []string
 	image          string
 	limits         []limit
@@ -40,13 +45,19 @@ func (j *job) close() {
 			c.close()
 		}
 	}
+	if j.inputs != nil {
+		j.inputs.Close()
+	}
+	if j.place != nil {
+		j.place.Close()
+	}
 }
 
 // prepare checks all that can be checked without a VM, and reads the program and
 // its standard input.
 func (x *execution) prepare() error {
 	x.job.image, x.job.args = x.Image, x.Args
-	for _, step := range []func() error{x.limits, x.words, x.files, x.receiptTarget} {
+	for _, step := range []func() error{x.limits, x.words, x.files, x.takeAlong, x.receiptTarget, x.outputPlace} {
 		if err := step(); err != nil {
 			x.job.close()
 			return err
@@ -80,18 +91,20 @@ func (x *execution) limits() error {
 			return policy.Ask{CPUs: &n}, err
 		}},
 		{"--pids", x.PIDs, func(s string) (policy.Ask, error) {
-			n, err := strconv.ParseInt(s, 10, 64)
-			switch {
-			case outOfRange(err):
-				err = nil // n is the nearest number that there is
-			case err != nil:
-				err = fmt.Errorf("%.40q is not a whole number of processes, such as 32", s)
-			}
+			n, err := wholeNumber(s, "processes, such as 32")
 			return policy.Ask{PIDs: &n}, err
 		}},
 		{"--max-output", x.MaxOutput, func(s string) (policy.Ask, error) {
 			n, err := bytesOf(s)
 			return policy.Ask{OutputBytes: &n}, err
+		}},
+		{"--max-files", x.MaxFiles, func(s string) (policy.Ask, error) {
+			n, err := wholeNumber(s, "files, such as 64")
+			return policy.Ask{Files: &n}, err
+		}},
+		{"--max-files-bytes", x.MaxFilesBytes, func(s string) (policy.Ask, error) {
+			n, err := bytesOf(s)
+			return policy.Ask{FilesBytes: &n}, err
 		}},
 	} {
 		if f.value == "" {
@@ -109,6 +122,18 @@ func (x *execution) limits() error {
 		return &refusal{fmt.Errorf("%w, and no config.toml can allow more", err), receipt.ExitRefused}
 	}
 	return err
+}
+
+// wholeNumber reads a number of what; one that is too large is the largest.
+func wholeNumber(s, what string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	switch {
+	case outOfRange(err):
+		err = nil // n is the nearest number that there is
+	case err != nil:
+		err = fmt.Errorf("%.40q is not a whole number of %s", s, what)
+	}
+	return n, err
 }
 
 func outOfRange(err error) bool { return errors.Is(err, strconv.ErrRange) }
@@ -132,6 +157,10 @@ func together(limits []limit) (all policy.Ask) {
 			all.PIDs = a.PIDs
 		case a.OutputBytes != nil:
 			all.OutputBytes = a.OutputBytes
+		case a.Files != nil:
+			all.Files = a.Files
+		case a.FilesBytes != nil:
+			all.FilesBytes = a.FilesBytes
 		}
 	}
 	return all
@@ -143,7 +172,7 @@ func widest() *policy.Policy {
 	c.VM.CPUs = vm.MaxCPUs
 	c.Ceilings = config.Ceilings{
 		Timeout: units.Duration(agentapi.MaxTimeout), Memory: agentapi.MaxMemoryBytes, CPUs: vm.MaxCPUs, PIDs: agentapi.MaxPIDs,
-		Output: agentapi.MaxOutputBytes, Files: c.Ceilings.Files, FilesBytes: c.Ceilings.FilesBytes,
+		Output: agentapi.MaxOutputBytes, Files: maxInputs, FilesBytes: config.MaxFilesBytes,
 	}
 	return policy.New(c)
 }
@@ -164,7 +193,7 @@ func (j *job) within(p *policy.Policy) error {
 
 // apiLimits is how the daemon is told.
 func (j *job) apiLimits() api.Limits {
-	l := api.Limits{MemoryBytes: j.ask.MemoryBytes, CPUs: j.ask.CPUs, PIDs: j.ask.PIDs, OutputBytes: j.ask.OutputBytes}
+	l := api.Limits{MemoryBytes: j.ask.MemoryBytes, CPUs: j.ask.CPUs, PIDs: j.ask.PIDs, OutputBytes: j.ask.OutputBytes, Files: j.ask.Files, FilesBytes: j.ask.FilesBytes}
 	if t := j.ask.Timeout; t != nil {
 		ms := float64(*t) / float64(time.Millisecond)
 		l.TimeoutMS = &ms

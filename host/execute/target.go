@@ -46,6 +46,9 @@ func (x *execution) receiptTarget() (err error) {
 			return refuse("--receipt: %s is read by this run too, and would be overwritten", x.Receipt)
 		}
 	}
+	if st, err := os.Stat(x.target.path); err == nil && x.job.inputs != nil && x.job.inputs.Reads(st) {
+		return refuse("--receipt: %s is taken along by this run, and would be overwritten", x.Receipt)
+	}
 	return nil
 }
 

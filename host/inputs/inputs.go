@@ -79,6 +79,11 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
+// Reads tells whether a file is among them.
+func (s *Set) Reads(info fs.FileInfo) bool {
+	return slices.ContainsFunc(s.Items, func(i Item) bool { return !i.Folder && os.SameFile(i.info, info) })
+}
+
 // Find finds what args, each PATH[=NAME] as Split reads it, name. Every file was opened
 // for reading once. The errors are sentences that name what they are about; those of
 // Bounds match ErrTooMany or ErrTooLarge. The caller closes the set.

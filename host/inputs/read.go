@@ -11,13 +11,13 @@ import (
 // exactly as many bytes as the item has, and an error that matches ErrChanged, instead
 // of the last of them or of the end, when the file is another one or was written to
 // since it was found. Its errors name the file.
-func (s *Set) Open(n int) (io.ReadCloser, error) {
+func (s *Set) Open(n int) (*Reader, error) {
 	i := s.Items[n]
 	f, err := i.open()
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w: %w", i.path, ErrChanged, unlike(err))
 	}
-	r := &reader{item: i, f: f, left: i.Bytes}
+	r := &Reader{item: i, f: f, left: i.Bytes}
 	if err := r.same(); err != nil {
 		f.Close()
 		return nil, err
@@ -29,7 +29,8 @@ func (s *Set) Open(n int) (io.ReadCloser, error) {
 // missing must not be taken for a missing socket.
 func unlike(err error) error { return fmt.Errorf("%s", err) }
 
-type reader struct {
+// Reader reads a file. It is not safe for concurrent use.
+type Reader struct {
 	item Item
 	f    *os.File
 	left int64
@@ -37,7 +38,7 @@ type reader struct {
 }
 
 // Read implements io.Reader.
-func (r *reader) Read(b []byte) (int, error) {
+func (r *Reader) Read(b []byte) (int, error) {
 	if r.err != nil || len(b) == 0 {
 		return 0, r.err
 	}
@@ -60,7 +61,7 @@ func (r *reader) Read(b []byte) (int, error) {
 }
 
 // end looks at a file that was read whole.
-func (r *reader) end() error {
+func (r *Reader) end() error {
 	n, err := r.f.Read(make([]byte, 1))
 	switch {
 	case n > 0:
@@ -75,7 +76,7 @@ func (r *reader) end() error {
 }
 
 // same holds the open file to what was found.
-func (r *reader) same() error {
+func (r *Reader) same() error {
 	now, err := r.f.Stat()
 	if err != nil {
 		return fmt.Errorf("%q: %w", r.item.path, unlike(cause(err)))
@@ -90,9 +91,18 @@ func (r *reader) same() error {
 	return nil
 }
 
-func (r *reader) changed(how string) error {
+func (r *Reader) changed(how string) error {
 	return fmt.Errorf("%q: %w: %s", r.item.path, ErrChanged, how)
 }
 
+// Err is the error that reading ended with; nil: it did not, or the file is read to its
+// end.
+func (r *Reader) Err() error {
+	if r.err == io.EOF {
+		return nil
+	}
+	return r.err
+}
+
 // Close implements io.Closer.
-func (r *reader) Close() error { return r.f.Close() }
+func (r *Reader) Close() error { return r.f.Close() }
