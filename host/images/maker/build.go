@@ -5,16 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 
-	"github.com/pybox/pybox/guest"
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/guest/bytecode"
-	"github.com/pybox/pybox/guest/image"
-	"github.com/pybox/pybox/guest/pep508"
 	"github.com/pybox/pybox/guest/pyindex"
 	"github.com/pybox/pybox/guest/pylock"
-	"github.com/pybox/pybox/guest/pytag"
 	"github.com/pybox/pybox/guest/userimage"
 	"github.com/pybox/pybox/host/compile"
 	"github.com/pybox/pybox/host/images"
@@ -50,7 +45,8 @@ func (m *Maker) Build(ctx context.Context, b Build) (*images.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	py, err := pythonOf(bun.Manifest.Arch, b.Base)
+	on := userimage.Base{Name: base.Name, File: bun.Path(base.File), SHA256: base.SHA256, Bytes: base.Bytes}
+	py, err := userimage.Identify(on, bun.Manifest.Arch)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +65,7 @@ func (m *Maker) Build(ctx context.Context, b Build) (*images.Record, error) {
 	defer st.Close()
 	o := userimage.Options{
 		Name: b.Name, Arch: bun.Manifest.Arch,
-		Base: userimage.Base{Name: base.Name, File: bun.Path(base.File), SHA256: base.SHA256, Bytes: base.Bytes},
+		Base: on,
 		Lock: userimage.Lock{Kind: lock.Kind, SHA256: lock.SHA256}, Wheels: wheels, Out: st.Path(),
 		Machine: machine(bun), BytecodeCache: m.bytecodeCache(), Progress: func(s string) { m.Events.line("%s", s) },
 	}
@@ -111,63 +107,16 @@ func (m *Maker) explainBuild(err error) error {
 	return m.explain(err)
 }
 
-// python is the interpreter of a base, as far as wheels depend on it.
-type python struct {
-	full        string // "3.13.5"
-	target      pytag.Target
-	environment pylock.Environment
-}
-
-// machines are the architectures of guests as Python calls them.
-var machines = map[string]string{vm.ArchAMD64: "x86_64", vm.ArchARM64: "aarch64"}
-
-// pythonOf tells what Python and which C library an image of PyBox has, by the lock
-// of its Debian packages.
-func pythonOf(arch, base string) (python, error) {
-	l, err := guest.Lock()
-	if err != nil {
-		return python{}, err
-	}
-	var full, libc string
-	for _, set := range l.Sets {
-		if set.Name != base || set.Arch != arch {
-			continue
-		}
-		for _, p := range set.Packages {
-			switch p.Name {
-			case "python" + image.Python + "-minimal":
-				full = upstream(p.Version)
-			case "libc6":
-				libc = upstream(p.Version)
-			}
-		}
-	}
-	p := python{full: full, target: pytag.Target{Arch: machines[arch], Python: image.Python}}
-	if _, err := fmt.Sscanf(libc, "%d.%d", &p.target.GlibcMajor, &p.target.GlibcMinor); err != nil || full == "" {
-		return python{}, requestErr("this PyBox does not know which Python the image %.40q has", base)
-	}
-	p.environment = pep508.Guest(full, p.target.Arch)
-	return p, nil
-}
-
-// upstream is the part of a Debian version that is not Debian's.
-func upstream(version string) string {
-	if _, v, ok := strings.Cut(version, ":"); ok {
-		version = v
-	}
-	return version[:strings.IndexFunc(version+"-", func(r rune) bool { return r == '-' || r == '+' || r == '~' })]
-}
-
-func readLock(name string, py python) (*pylock.Lock, error) {
+func readLock(name string, py userimage.Interpreter) (*pylock.Lock, error) {
 	b, err := readBounded(name, maxLockBytes)
 	if err != nil {
 		return nil, requestErr("--lock: %w", err)
 	}
-	return pylock.Parse(filepath.Base(name), b, py.environment)
+	return pylock.Parse(filepath.Base(name), b, py.Environment)
 }
 
 // wheels brings the wheels of a lock into the cache.
-func (m *Maker) wheels(ctx context.Context, b Build, lock *pylock.Lock, py python) ([]userimage.Wheel, error) {
+func (m *Maker) wheels(ctx context.Context, b Build, lock *pylock.Lock, py userimage.Interpreter) ([]userimage.Wheel, error) {
 	client, err := pyindex.New(pyindex.Options{
 		IndexURL: b.IndexURL, FindLinks: b.FindLinks, Cache: m.Cache, HTTP: m.HTTP, Log: m.log(),
 	})
@@ -175,7 +124,7 @@ func (m *Maker) wheels(ctx context.Context, b Build, lock *pylock.Lock, py pytho
 		return nil, requestErr("%w", err)
 	}
 	m.Events.line("looking for %s", count(len(lock.Packages), "package"))
-	chosen, err := client.Choose(ctx, lock, py.target)
+	chosen, err := client.Choose(ctx, lock, py.Target)
 	if err != nil {
 		return nil, err
 	}

@@ -17,9 +17,8 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/pybox/pybox/guest/erofs"
+	"github.com/pybox/pybox/guest/mapped"
 	"github.com/pybox/pybox/guest/nospace"
 	"github.com/pybox/pybox/guest/ociimage"
 	"github.com/pybox/pybox/guest/tree"
@@ -101,6 +100,9 @@ func imported(name, arch string, r *ociimage.Result) images.Record {
 	return rec
 }
 
+// limits bound an image that is written out: those of the largest that are made.
+var limits = tree.Limits{Entries: 500_000, Bytes: 8 << 30}
+
 // mostPackages bounds the packages that are listed of an image.
 const mostPackages = 5000
 
@@ -171,7 +173,7 @@ func (m *Maker) Export(ctx context.Context, name, file string) (_ *Exported, err
 		return nil, err
 	}
 	defer img.close()
-	t, err := erofs.Read(img.data, tree.DefaultLimits)
+	t, err := erofs.Read(img.data, limits)
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +226,7 @@ func (m *Maker) open(ctx context.Context, name string) (*content, error) {
 	}
 	for _, i := range b.Manifest.Images {
 		if i.Name == name {
-			c, err := mapped(b.Path(i.File), i.SHA256, i.Bytes)
+			c, err := load(b.Path(i.File), i.SHA256, i.Bytes)
 			if err != nil {
 				return nil, err
 			}
@@ -236,7 +238,7 @@ func (m *Maker) open(ctx context.Context, name string) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := mapped(m.Store.Path(r), r.SHA256, r.Bytes)
+	c, err := load(m.Store.Path(r), r.SHA256, r.Bytes)
 	if err != nil {
 		return nil, err
 	}
@@ -244,23 +246,15 @@ func (m *Maker) open(ctx context.Context, name string) (*content, error) {
 	return c, nil
 }
 
-// mapped maps a file, and makes sure that it is what it has to be. Files of a bundle
+// load maps a file, and makes sure that it is what it has to be. Files of a bundle
 // and of the store are replaced, never changed.
-func mapped(file, sum string, size int64) (*content, error) {
-	f, err := os.Open(file)
+func load(file, sum string, size int64) (*content, error) {
+	m, err := mapped.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", images.ErrDamaged, err)
 	}
-	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() != size || size != int64(int(size)) {
-		return nil, fmt.Errorf("%w: %s is no file of %d bytes", images.ErrDamaged, file, size)
-	}
-	data, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_PRIVATE)
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", file, err)
-	}
-	c := &content{data: data, close: func() { _ = unix.Munmap(data) }}
-	if got := sha256.Sum256(data); hex.EncodeToString(got[:]) != sum {
+	c := &content{data: m.Data(), close: func() { _ = m.Close() }}
+	if got := sha256.Sum256(c.data); hex.EncodeToString(got[:]) != sum || int64(len(c.data)) != size {
 		c.close()
 		return nil, fmt.Errorf("%w: %s has the SHA-256 %x, expected %s", images.ErrDamaged, file, got, sum)
 	}
