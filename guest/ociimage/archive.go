@@ -59,6 +59,7 @@ func openArchive(ctx context.Context, name string) (_ *tarFile, err error) {
 	return t, t.index(ctx)
 }
 
+// Close implements store.
 func (t *tarFile) Close() error { return t.file.Close() }
 
 // index lists the regular files, and the links to them that docker save made for

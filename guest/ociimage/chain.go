@@ -35,6 +35,7 @@ type store interface {
 	small(ctx context.Context, digest string, manifest bool, max int64) ([]byte, error)
 	// layers makes layers readable, in order.
 	layers(ctx context.Context, list []stored) ([]opener, error)
+	io.Closer
 }
 
 // opener opens a layer as it was stored.
@@ -53,8 +54,7 @@ type found struct {
 	layers     []stored
 }
 
-// document is what an index, an image's manifest and what is neither have; which of
-// them it is, the lists tell (see kindOf).
+// document is an index or the manifest of an image; which of them, the lists tell.
 type document struct {
 	SchemaVersion int             `json:"schemaVersion"`
 	MediaType     types.MediaType `json:"mediaType"`

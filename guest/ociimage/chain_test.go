@@ -28,6 +28,8 @@ func (s memory) layers(context.Context, []stored) ([]opener, error) {
 	return nil, errors.ErrUnsupported
 }
 
+func (s memory) Close() error { return nil }
+
 // put stores a document under its own digest.
 func (s memory) put(b []byte, t types.MediaType) v1.Descriptor {
 	h, n, err := v1.SHA256(strings.NewReader(string(b)))

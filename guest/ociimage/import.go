@@ -13,8 +13,8 @@ const maxUnpackedTimes = 2
 
 // Import makes the tree of a box's image of a container image. It holds the files of
 // the tree in memory and nothing else that is large: layers are read from the disk.
-// Errors match one of the sentinels here, those of the packages fetch and tree, or
-// ctx's.
+// Errors match one of the sentinels here, those of the packages fetch, layout and
+// tree, or ctx's.
 func Import(ctx context.Context, o Options) (*Result, error) {
 	if !isDigest(o.Source.Digest) {
 		return nil, noDigest(o.Source.Kind, o.Source.Where)
@@ -25,11 +25,15 @@ func Import(ctx context.Context, o Options) (*Result, error) {
 	if o.Limits == (tree.Limits{}) {
 		o.Limits = tree.DefaultLimits
 	}
-	st, f, err := open(ctx, o)
+	st, err := open(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	defer st.close()
+	defer st.Close()
+	f, err := locate(ctx, st, o)
+	if err != nil {
+		return nil, err
+	}
 	openers, err := st.layers(ctx, f.layers)
 	if err != nil {
 		return nil, err
@@ -49,52 +53,34 @@ func Import(ctx context.Context, o Options) (*Result, error) {
 	return finish(t, flat.left, f, o)
 }
 
-// opened is a store that is to be closed.
-type opened struct {
-	store
-	close func()
-}
-
-// open finds the image.
-func open(ctx context.Context, o Options) (opened, *found, error) {
+// open makes contact with where the image is.
+func open(ctx context.Context, o Options) (store, error) {
 	switch o.Source.Kind {
 	case Layout:
-		l, err := openLayout(o.Source.Where)
-		if err != nil {
-			return opened{}, nil, err
-		}
-		st := opened{l, func() { l.Close() }}
-		f, err := find(ctx, l, o.Source.Digest, o.Arch)
-		return finishOpen(st, f, err, o)
+		return openLayout(o.Source.Where)
 	case Archive:
-		t, err := openArchive(ctx, o.Source.Where)
-		if err != nil {
-			return opened{}, nil, err
-		}
-		st := opened{t, func() { t.Close() }}
-		f, err := t.find(ctx, o.Source.Digest, o.Arch)
-		return finishOpen(st, f, err, o)
+		return openArchive(ctx, o.Source.Where)
 	case Registry:
-		r, err := openRegistry(ctx, o)
-		if err != nil {
-			return opened{}, nil, err
-		}
-		f, err := find(ctx, r, o.Source.Digest, o.Arch)
-		return finishOpen(opened{r, func() {}}, f, err, o)
+		return openRegistry(ctx, o)
 	}
-	return opened{}, nil, fmt.Errorf("%w: kind %.40q", ErrReference, o.Source.Kind)
+	return nil, fmt.Errorf("%w: kind %.40q", ErrReference, o.Source.Kind)
 }
 
-func finishOpen(st opened, f *found, err error, o Options) (opened, *found, error) {
+// locate finds the image there.
+func locate(ctx context.Context, st store, o Options) (f *found, err error) {
+	if t, ok := st.(*tarFile); ok {
+		f, err = t.find(ctx, o.Source.Digest, o.Arch)
+	} else {
+		f, err = find(ctx, st, o.Source.Digest, o.Arch)
+	}
 	if err != nil {
-		st.close()
-		return opened{}, nil, err
+		return nil, err
 	}
 	f.provenance.Kind, f.provenance.Reference = o.Source.Kind, o.Source.Digest
 	if o.Source.Kind == Registry {
 		f.provenance.Reference = o.Source.String()
 	}
-	return st, f, nil
+	return f, nil
 }
 
 // stack puts a layer on those below.

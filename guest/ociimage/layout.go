@@ -14,7 +14,7 @@ import (
 // index.json says is of no use to who knows the digest.
 type layoutDir struct{ root *os.Root }
 
-func openLayout(dir string) (*layoutDir, error) {
+func openLayout(dir string) (store, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
@@ -26,6 +26,7 @@ func openLayout(dir string) (*layoutDir, error) {
 	return &layoutDir{root: root}, nil
 }
 
+// Close implements store.
 func (l *layoutDir) Close() error { return l.root.Close() }
 
 func blobPath(digest string) string {

@@ -2,7 +2,6 @@ package ociimage
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,17 +22,19 @@ const (
 	handshakeTimeout = time.Minute
 	maxHandshake     = 1 << 20 // bytes of one answer
 	archive          = "registry"
-	registryAdvice   = "check the reference, the network and HTTPS_PROXY; a registry that asks for a name and a password wants them in PYBOX_REGISTRY_USER and PYBOX_REGISTRY_PASSWORD"
+	registryGone     = "check the reference; for some registries an image that is not public is one that is not there"
+	registryAdvice   = "check the reference, the network and HTTPS_PROXY; for a registry that asks for a name and a password set PYBOX_REGISTRY_USER and PYBOX_REGISTRY_PASSWORD"
 )
 
 // registry is a repository of a registry, by the protocol of
 // https://github.com/opencontainers/distribution-spec.
 type registry struct {
-	fetcher *fetch.Fetcher
+	fetcher  *fetch.Fetcher
+	progress func(fetch.Progress)
 }
 
 // openRegistry makes the first contact: what the registry wants to be asked with.
-func openRegistry(ctx context.Context, o Options) (*registry, error) {
+func openRegistry(ctx context.Context, o Options) (store, error) {
 	d, err := name.NewDigest(o.Source.Where + "@" + o.Source.Digest)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrReference, err)
@@ -62,13 +63,13 @@ func openRegistry(ctx context.Context, o Options) (*registry, error) {
 		return nil, fmt.Errorf("%w: %w", ErrReference, err)
 	}
 	f := &fetch.Fetcher{
-		Dir: o.CacheDir, Sources: []fetch.Source{src}, Progress: o.Progress, Log: o.Log,
+		Dir: o.CacheDir, Sources: []fetch.Source{src}, Log: o.Log, Gone: registryGone, Advice: registryAdvice,
 		Client: &http.Client{Transport: accepting{rt}, CheckRedirect: fetch.NewClient().CheckRedirect},
 	}
 	if o.fetcher != nil {
 		o.fetcher(f)
 	}
-	return &registry{fetcher: f}, nil
+	return &registry{fetcher: f, progress: o.Progress}, nil
 }
 
 func credentials(o Options) authn.Authenticator {
@@ -84,43 +85,41 @@ func unreachable(repo string, err error) error {
 		Attempts: []fetch.Attempt{{Source: "the registry", URL: repo, Err: fmt.Errorf("%w: %w", fetch.ErrConnect, printable(err))}}}
 }
 
+// Close implements store.
+func (r *registry) Close() error { return nil }
+
 // small implements store.
 func (r *registry) small(ctx context.Context, digest string, manifest bool, max int64) ([]byte, error) {
-	b, err := r.fetcher.Fresh(ctx, archive, kindOf(manifest)+"/"+digest, max)
-	return b, advise(err)
-}
-
-func kindOf(manifest bool) string {
+	kind := "blobs"
 	if manifest {
-		return "manifests"
+		kind = "manifests"
 	}
-	return "blobs"
+	return r.fetcher.Fresh(ctx, archive, kind+"/"+digest, max)
 }
 
 // layers implements store. What is downloaded is verified.
 func (r *registry) layers(ctx context.Context, list []stored) ([]opener, error) {
-	items := make([]fetch.Item, 0, len(list))
-	for _, l := range list {
+	items, labels := make([]fetch.Item, 0, len(list)), map[string]string{}
+	for i, l := range list {
+		labels[l.Digest] = fmt.Sprintf("layer %d of %d", i+1, len(list))
 		items = append(items, fetch.Item{Archive: archive, Path: "blobs/" + l.Digest, Bytes: l.Bytes, SHA256: strings.TrimPrefix(l.Digest, digestPrefix)})
 	}
-	files, err := r.fetcher.GetAll(ctx, items)
+	f := *r.fetcher
+	if r.progress != nil {
+		f.Progress = func(p fetch.Progress) {
+			p.File = labels[p.File]
+			r.progress(p)
+		}
+	}
+	files, err := f.GetAll(ctx, items)
 	if err != nil {
-		return nil, advise(err)
+		return nil, err
 	}
 	out := make([]opener, 0, len(files))
 	for _, f := range files {
 		out = append(out, func() (io.ReadCloser, error) { return os.Open(f) })
 	}
 	return out, nil
-}
-
-// advise puts the advice for registries in the place of that for mirrors.
-func advise(err error) error {
-	var s *fetch.SourcesError
-	if errors.As(err, &s) {
-		s.Advice = registryAdvice
-	}
-	return err
 }
 
 // accepting asks for the kinds of manifests that are known here.

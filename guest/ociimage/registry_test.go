@@ -130,7 +130,11 @@ func TestImportFromRegistry(t *testing.T) {
 				o := options(t, src)
 				o.Arch = arch
 				var shown atomic.Int64
-				o.Progress = func(p fetch.Progress) { shown.Store(max(shown.Load(), p.Done)) }
+				o.Progress = func(p fetch.Progress) {
+					if strings.HasPrefix(p.File, "layer ") && strings.HasSuffix(p.File, " of 3") {
+						shown.Add(p.Done)
+					}
+				}
 				r, err := Import(t.Context(), o)
 				if err != nil {
 					t.Fatal(err)
