@@ -41,11 +41,9 @@ endif
 endif
 
 # The images of a bundle: 'make bundle IMAGES=stdlib,data' adds numpy, pandas and
-# matplotlib. The bundle of the tests has both, where it can run without the patience
-# that an emulation of another architecture takes.
+# matplotlib.
 IMAGES       = stdlib
 WITHDATA     = stdlib,data
-TESTIMAGES   = $(if $(filter $(HOSTARCH),$(ARCH)),$(WITHDATA),stdlib)
 
 KERNELDIR    = "$$(cat .work/kernel-$(ARCH).dir)"
 KERNEL_own   = --kernel $(KERNELDIR)
@@ -203,7 +201,14 @@ install-bundle: bundle
 testbundle: kernel-for-$(GUESTKERNEL) $(HOSTBUNDLE)
 	@mkdir -p .work/testguest-$(ARCH)
 	@$(GUESTBUILD) -tags pyboxtest -o .work/testguest-$(ARCH)/ ./cmd/pybox-init ./cmd/pybox-agent
-	@$(MKBUNDLE) --images $(TESTIMAGES) --init .work/testguest-$(ARCH)/pybox-init --agent .work/testguest-$(ARCH)/pybox-agent --out $(TESTBUNDLE)
+	@$(MKBUNDLE) --images stdlib --init .work/testguest-$(ARCH)/pybox-init --agent .work/testguest-$(ARCH)/pybox-agent --out $(TESTBUNDLE)
+
+# The same with the image data, for the tests of that: all others copy and verify what
+# they boot many times, and this is four times as large.
+DATABUNDLE  = .work/databundle-$(ARCH)
+.PHONY: databundle
+databundle: testbundle
+	@$(MKBUNDLE) --images $(WITHDATA) --init .work/testguest-$(ARCH)/pybox-init --agent .work/testguest-$(ARCH)/pybox-agent --out $(DATABUNDLE)
 
 # A guest of the other architecture is tested too, emulated: where its kernel can be
 # cross-compiled, which is on amd64.
@@ -248,7 +253,7 @@ test:
 	@$(STAGE) unit 900 $(MAKE) --no-print-directory unit
 	@$(STAGE) fuzz 720 $(MAKE) --no-print-directory fuzz
 	@$(STAGE) kernel 2700 $(MAKE) --no-print-directory $(TESTKERNELS)
-	@$(STAGE) bundle 600 $(MAKE) --no-print-directory testbundle foreign-bundle cloudbundle build
+	@$(STAGE) bundle 600 $(MAKE) --no-print-directory testbundle databundle foreign-bundle cloudbundle build
 	@$(STAGE) "end to end" 2100 $(MAKE) --no-print-directory e2e
 	@echo "== all passed"
 
@@ -283,6 +288,7 @@ e2e:
 		$(TESTENV) PYBOX_E2E=1 PYBOX_TEST_BUNDLE=$(CURDIR)/$(TESTBUNDLE) PYBOX_TEST_COMMAND=$(CURDIR)/bin/pybox \
 		PYBOX_TEST_FOREIGN_BUNDLE=$(if $(FOREIGN),$(CURDIR)/.work/testbundle-$(FOREIGN)) \
 		PYBOX_TEST_CLOUD_BUNDLE=$(CURDIR)/$(CLOUDBUNDLE) \
+		PYBOX_TEST_DATA_BUNDLE=$(CURDIR)/$(DATABUNDLE) \
 		PYBOX_TEST_FOREIGN_CLOUD_BUNDLE=$(if $(FOREIGN),$(CURDIR)/.work/cloudbundle-$(FOREIGN)) \
 		go test -race -tags pyboxtest -count=1 -p 3 -timeout 30m -run E2E $(TESTEXEC) $(E2EFLAGS) $(E2E)
 
@@ -293,8 +299,8 @@ plainbundle: kernel-for-$(GUESTKERNEL) agent
 	@$(MKBUNDLE) --no-bytecode --images data --init .work/guest-$(ARCH)/pybox-init --agent .work/guest-$(ARCH)/pybox-agent --out $(PLAINBUNDLE)
 
 .PHONY: bench
-bench: build bundle testbundle plainbundle
-	@go run -tags pyboxtest ./host/bench --bundle $(BUNDLE) --test-bundle $(TESTBUNDLE) --plain-bundle $(PLAINBUNDLE) --pybox bin/pybox --json .work/bench.json
+bench: build bundle databundle plainbundle
+	@go run -tags pyboxtest ./host/bench --bundle $(BUNDLE) --test-bundle $(TESTBUNDLE) --data-bundle $(DATABUNDLE) --plain-bundle $(PLAINBUNDLE) --pybox bin/pybox --json .work/bench.json
 	@echo "JSON: .work/bench.json"
 
 .PHONY: clean

@@ -39,10 +39,10 @@ const patience = 100 * time.Second
 // without the list of files to read ahead; that one's serial is returned.
 func dataGuest(t *testing.T) (*boxtest.Guest, string) {
 	t.Helper()
-	b := vmtest.Bundle(t)
+	b := vmtest.DataBundle(t)
 	at := slices.IndexFunc(b.Manifest.Images, func(i bundle.Image) bool { return i.Name == "data" })
 	if at < 0 {
-		t.Fatal("the test bundle has no image \"data\": make testbundle TESTIMAGES=stdlib,data")
+		t.Fatal("the bundle has no image \"data\"")
 	}
 	plain, serial := withoutList(t, b.Path(b.Manifest.Images[at].File))
 	c := boxtest.Config(b, 2<<30)

@@ -30,7 +30,7 @@ var imports = []string{"numpy", "pandas", "matplotlib.pyplot", "numpy, pandas, m
 // benchData measures how long imports take in the image "data", and in the same image
 // without byte code. Times are the program's own, from the go to its exit.
 func benchData(ctx context.Context, o options, r *report) error {
-	with, disk, err := imageDisk(o.testBundle)
+	with, disk, err := imageDisk(o.dataBundle)
 	if err != nil {
 		return err
 	}

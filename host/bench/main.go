@@ -50,6 +50,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.bundle, "bundle", "", "folder of the guest bundle")
 	flag.StringVar(&o.testBundle, "test-bundle", "", "folder of the guest bundle of the tests")
+	flag.StringVar(&o.dataBundle, "data-bundle", "", "folder of the guest bundle of the tests with the image data")
 	flag.StringVar(&o.plainBundle, "plain-bundle", "", "folder of a bundle whose image data has no byte code; empty: imports are not measured")
 	flag.StringVar(&o.pybox, "pybox", "", "the pybox to measure")
 	flag.IntVar(&o.starts, "starts", 5, "how many starts to measure")
@@ -66,7 +67,7 @@ func main() {
 }
 
 type options struct {
-	bundle, testBundle, plainBundle, pybox string
+	bundle, testBundle, dataBundle, plainBundle, pybox string
 	starts                                 int
 }
 

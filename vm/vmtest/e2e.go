@@ -16,9 +16,25 @@ func Bundle(t testing.TB) *bundle.Bundle {
 	if os.Getenv("PYBOX_E2E") != "1" {
 		t.Skip("end-to-end: set PYBOX_E2E=1")
 	}
-	dir := os.Getenv("PYBOX_TEST_BUNDLE")
+	return open(t, "PYBOX_TEST_BUNDLE", "testbundle")
+}
+
+// DataBundle is a guest bundle with the image "data" beside those of Bundle; it is for
+// the same tests.
+func DataBundle(t testing.TB) *bundle.Bundle {
+	t.Helper()
+	if os.Getenv("PYBOX_E2E") != "1" {
+		t.Skip("end-to-end: set PYBOX_E2E=1")
+	}
+	return open(t, "PYBOX_TEST_DATA_BUNDLE", "databundle")
+}
+
+// open opens the bundle in a folder that a variable names and a target makes.
+func open(t testing.TB, variable, target string) *bundle.Bundle {
+	t.Helper()
+	dir := os.Getenv(variable)
 	if dir == "" {
-		t.Fatal("PYBOX_E2E=1 needs PYBOX_TEST_BUNDLE, the folder of a guest bundle ('make bundle' makes one)")
+		t.Fatalf("PYBOX_E2E=1 needs %s, the folder of a guest bundle ('make %s' makes one)", variable, target)
 	}
 	b, err := bundle.Open(dir)
 	if err != nil {
