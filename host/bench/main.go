@@ -68,7 +68,7 @@ func main() {
 
 type options struct {
 	bundle, testBundle, dataBundle, plainBundle, pybox string
-	starts                                 int
+	starts                                             int
 }
 
 func run(ctx context.Context, o options, out string) (missed bool, err error) {
