@@ -1117,6 +1117,8 @@ func TestLeavesNothing(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`{"id": "a", "image": "stdlib", "program": {"name": "x.py", "text": "print(1)"}, "args": ["a"], "env": ["A=b"], "stdin": {"base64": "QUFB"}, "limits": {"timeout_ms": 1.5, "cpus": 0.5}, "watch": true}`,
+		`{"program": {"text": ""}, "inputs": [{"name": "d", "folder": true}, {"name": "d/a", "base64": "QUFB", "executable": true}, {"name": "b", "file": "x"}], "collect": true}`,
+		`{"program": {"text": ""}, "inputs": [{"folder": true, "text": ""}, null, {}]}`, `{"inputs": [[]]}`,
 		`{"program": {"text": "\ud83d\ude00\\u\\ud83d"}}`, `{"program": {"file": "x"}}`, `{"limits": {"timeout_ms": 1e999}}`, "\x00", `{"program":{"text":"\ud83d`, `\`,
 	} {
 		f.Add([]byte(seed))
@@ -1148,7 +1150,7 @@ func FuzzDecode(f *testing.F) {
 		c := contents{files: files}
 		defer c.close()
 		r, err := c.request(req)
-		if err == nil && (r.Program.Open == nil || r.Program.Bytes > api.MaxInline || (r.Stdin == nil) != (req.Stdin == nil)) {
+		if err == nil && (r.Program.Open == nil || r.Program.Bytes > api.MaxInline || (r.Stdin == nil) != (req.Stdin == nil) || len(r.Inputs) != len(req.Inputs)) {
 			t.Errorf("%+v", r)
 		}
 	})

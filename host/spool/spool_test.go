@@ -297,6 +297,16 @@ func TestFullDisk(t *testing.T) {
 		}
 		h.Close()
 	}
+	room := reserve(t, s, 1, 4<<20)
+	leaving, err := room.Create(4 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(leaving, bytes.NewReader(make([]byte, 4<<20))); !errors.Is(err, ErrFull) {
+		t.Errorf("what a run leaves: %v", err)
+	}
+	leaving.Discard()
+	room.Close()
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil || st.Bfree != st.Blocks {
 		t.Errorf("%d of %d blocks are free, %v", st.Bfree, st.Blocks, err)
