@@ -106,8 +106,11 @@ demo-data-program:
 	@echo "\$$ cat docs/examples/sales.py"
 	@cat docs/examples/sales.py
 	@echo
-	@echo "\$$ bin/pybox exec --image data --timeout 30 docs/examples/sales.py"
-	@bin/pybox exec --image data --timeout 30 docs/examples/sales.py
+	@rm -rf .work/sales
+	@echo "\$$ bin/pybox exec --image data --timeout 30 --input docs/examples/sales.csv --output .work/sales docs/examples/sales.py"
+	@bin/pybox exec --image data --timeout 30 --input docs/examples/sales.csv --output .work/sales docs/examples/sales.py
+	@echo
+	@ls .work/sales
 	@echo
 	@echo "Now try a program of your own: bin/pybox exec --image data FILE.py"
 
