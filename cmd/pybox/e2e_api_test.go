@@ -5,10 +5,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -39,6 +42,8 @@ func TestE2EAPI(t *testing.T) {
 		{"hanging up", testHangingUp},
 		{"problems", testProblems},
 		{"hostile clients", testHostileClients},
+		{"files", testFiles},
+		{"large files", testLargeFiles},
 		{"other users", testOtherUsers},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -507,6 +512,170 @@ func testOtherUsers(t *testing.T, p *person) {
 	}
 }
 
+// leavesProgram takes its inputs apart and leaves of everything something.
+const leavesProgram = `
+import os, socket, stat, sys
+print(sorted(os.path.join(d, f) for d, _, fs in os.walk(".") for f in fs), oct(os.stat("in/run.sh").st_mode & 0o111))
+os.makedirs("out/deep/er")
+open("out/deep/er/a.txt", "w").write("hello")
+open("out/empty", "w")
+open("in/same.txt", "r+").write("same")          # as it was
+open("in/changed.txt", "w").write("new content")
+open("Twin", "w").write("1"); open("twin", "w").write("2")
+open("new\\nline", "w"); open(b"\\xff", "w")
+os.symlink("/etc/passwd", "link"); os.mkfifo("fifo")
+socket.socket(socket.AF_UNIX).bind("socket")
+with open("giant", "w") as f: f.truncate(1 << 60)
+open("tool", "w").write("#!"); os.chmod("tool", 0o4755)
+`
+
+// testFiles: a tree goes in, and what the program leaves comes out, or is listed with
+// the reason why not.
+func testFiles(t *testing.T, p *person) {
+	client := p.client()
+	in := func(name, text string) api.InputFile {
+		return api.InputFile{Source: api.Source{Name: name, Text: &text}}
+	}
+	r := request(leavesProgram)
+	r.Collect = true
+	r.Inputs = []api.InputFile{in("in/same.txt", "same"), in("in/changed.txt", "old"), in("in/run.sh", "#!"), {Source: api.Source{Name: "in/empty"}, Folder: true}}
+	r.Inputs[2].Executable = true
+	var out bytes.Buffer
+	o, err := client.Run(t.Context(), r, func(e api.Event) error {
+		if e.Event == api.EventOutput {
+			b, err := e.Output()
+			out.Write(b)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "['./in/changed.txt', './in/run.sh', './in/same.txt', './main.py'] 0o1"; !strings.HasPrefix(out.String(), want) {
+		t.Errorf("the program saw %q, want %q", out.String(), want)
+	}
+	if in := o.Receipt.Configured.Inputs; len(in) != 4 || in[0].Name != "in/changed.txt" || *in[0].SHA256 != digest("old") || !in[1].Folder {
+		t.Errorf("inputs %+v", in)
+	}
+	want := map[string]string{ // what came back, and the reasons of the rest
+		"Twin": "1", "in/changed.txt": "new content", "out": "", "out/deep": "", "out/deep/er": "", "out/deep/er/a.txt": "hello", "out/empty": "", "tool": "#!",
+		"twin": receipt.FileTwin, `new\nline`: receipt.FileName, `\xff`: receipt.FileName, "link": receipt.FileLink,
+		"fifo": receipt.FileSpecial, "socket": receipt.FileSpecial, "giant": receipt.FileTooLarge,
+	}
+	for _, f := range o.Receipt.Program.Files {
+		content, ok := want[f.Name]
+		delete(want, f.Name)
+		switch {
+		case !ok:
+			t.Errorf("%+v was not left", f)
+		case !f.Returned:
+			if f.Reason != content {
+				t.Errorf("%+v, want %s", f, content)
+			}
+		case f.Folder:
+			if f.File != "" {
+				t.Errorf("a folder has an id: %+v", f)
+			}
+		default:
+			if got := p.fetch(client, f.File); got != content || *f.SHA256 != digest(content) || f.Executable != (f.Name == "tool") {
+				t.Errorf("%+v is %q, want %q", f, got, content)
+			}
+			if err := client.ForgetFile(t.Context(), f.File); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("not listed: %v", want)
+	}
+	if kept := p.kept(o.Receipt.Run.ID); slices.ContainsFunc(kept.Program.Files, func(f receipt.File) bool { return f.File != "" }) {
+		t.Errorf("ids are kept: %+v", kept.Program.Files)
+	}
+	for _, u := range o.Receipt.Unknown {
+		if u.Fact == receipt.FactFiles {
+			t.Errorf("unknown: %+v", u)
+		}
+	}
+}
+
+// fetch reads a file that a run left.
+func (p *person) fetch(c *api.Client, id string) string {
+	p.t.Helper()
+	f, err := c.File(p.t.Context(), id)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return string(b)
+}
+
+func digest(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+// noise is a content that takes no memory: the same each time, and no two pieces of it
+// alike.
+func noise(n int64) io.Reader { return io.LimitReader(rand.NewChaCha8([32]byte{7}), n) }
+
+// testLargeFiles: 256 MiB go in and come out, and the daemon holds little of it.
+func testLargeFiles(t *testing.T, p *person) {
+	const size = 256 << 20
+	const most = 128 << 20
+	client := p.client()
+	watching, stop := context.WithCancel(t.Context())
+	defer stop()
+	seen := make(chan memory, 1)
+	go memory{pid: p.status().Daemon.PID}.watch(watching, seen)
+
+	began := time.Now()
+	stored, err := client.StoreFile(t.Context(), noise(size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	uploaded := time.Since(began)
+	// A new file of the same content needs no more memory in the box: it is renamed.
+	r := request("import os; os.rename('in', 'out')")
+	r.Inputs = []api.InputFile{{Source: api.Source{Name: "in", File: stored.File}}}
+	r.Collect = true
+	r.Limits.MemoryBytes, r.Limits.FilesBytes = new(int64(1<<30)), new(int64(size))
+	began = time.Now()
+	o, err := client.Run(t.Context(), r, func(api.Event) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := time.Since(began)
+	rec := o.Receipt
+	if f := rec.Program.Files; len(f) != 1 || !f[0].Returned || f[0].Bytes != size || *f[0].SHA256 != stored.SHA256 || *rec.Configured.Inputs[0].SHA256 != stored.SHA256 {
+		t.Fatalf("inputs %+v, files %+v, stored %+v, ending %+v, unknown %+v", rec.Configured.Inputs, f, stored, rec.Ending, rec.Unknown)
+	}
+	began = time.Now()
+	f, err := client.File(t.Context(), rec.Program.Files[0].File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if n, err := io.Copy(sum, f); err != nil || n != size || hex.EncodeToString(sum.Sum(nil)) != stored.SHA256 {
+		t.Errorf("%d bytes came, %v", n, err)
+	}
+	fetched := time.Since(began)
+	if err := client.ForgetFile(t.Context(), rec.Program.Files[0].File); err != nil {
+		t.Error(err)
+	}
+	stop()
+	m := <-seen
+	t.Logf("stored in %v, run in %v, fetched in %v; the daemon's RssAnon + RssFile: %d MiB at most, in %d samples", uploaded, ran, fetched, m.max>>20, m.samples)
+	if m.samples < 10 || m.max > most {
+		t.Errorf("the daemon had %d MiB in %d samples, want at most %d MiB", m.max>>20, m.samples, most>>20)
+	}
+}
+
 // testDocumentation runs every block of docs/api.md as it stands there.
 func testDocumentation(t *testing.T, p *person) {
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -519,7 +688,7 @@ func testDocumentation(t *testing.T, p *person) {
 	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllSubmatch(page, -1)
 	kinds := [][]string{ // of the values that each block prints
 		{"receipt 42\n"}, {"receipt ['count.py', 'a', 'b c'] 3\n"},
-		{"events 0\n1\n2\n"}, {"receipt 5000050000\n"}, {"receipt"},
+		{"events 0\n1\n2\n"}, {"number 42"}, {"receipt 5000050000\n"}, {"receipt"},
 		{"status", "images", "runs", "receipts"}, {"problem"}, {"status", "end"},
 	}
 	if len(blocks) != len(kinds) {
@@ -565,6 +734,8 @@ func expectKinds(t *testing.T, block string, out []byte, kinds []string) {
 			r := readReceipt(t, raw)
 			// On a slow machine a program may come to its deadline first.
 			ok = r.Program.Stdout.Text == nil || *r.Program.Stdout.Text == says || r.Ending.How == receipt.HowDeadline
+		case "number":
+			ok = string(raw) == says
 		case "status":
 			var v api.Status
 			err, ok = strict.Decode(&v), v.State == api.StateRunning
