@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pybox/pybox/guest/fetch"
@@ -51,14 +52,17 @@ func TestChooseAndFetch(t *testing.T) {
 		if n := ix.asked("GET /files/"); n != 0 {
 			t.Errorf("HTML %v: %d files were asked for before they were wanted", asHTML, n)
 		}
-		var sources []string
+		var done atomic.Int64
 		paths, err := c.Fetch(bounded(t), chosen, func(p fetch.Progress) {
 			if p.Done == p.Total {
-				sources = append(sources, p.Source)
+				done.Add(p.Total)
 			}
 		})
 		if err != nil {
 			t.Fatal(err)
+		}
+		if done.Load() != chosen[0].Bytes+chosen[1].Bytes {
+			t.Errorf("HTML %v: %d bytes were reported", asHTML, done.Load())
 		}
 		for i, f := range []file{numpy[1], six} {
 			if got, err := os.ReadFile(paths[i]); err != nil || !bytes.Equal(got, f.bytes()) || !strings.HasPrefix(paths[i], c.o.Cache) {

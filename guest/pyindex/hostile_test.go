@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -327,8 +328,14 @@ func TestCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var mu sync.Mutex
 	var shown strings.Builder
-	if _, err := c.Fetch(bounded(t), chosen, func(p fetch.Progress) { fmt.Fprint(&shown, p) }); err != nil {
+	tell := func(p fetch.Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprint(&shown, p)
+	}
+	if _, err := c.Fetch(bounded(t), chosen, tell); err != nil {
 		t.Fatal(err)
 	}
 	if n := other.asked("GET /files/"); n != 2 {
