@@ -85,7 +85,7 @@ func (m *Maker) Build(ctx context.Context, b Build) (*images.Record, error) {
 // machine runs guests of that architecture.
 func (m *Maker) addCompiler(o *userimage.Options, b *bundle.Bundle, not bool) (notes []string, err error) {
 	if not {
-		return []string{"without byte code: each import compiles, which takes longer"}, nil
+		return nil, nil // the record says so
 	}
 	c, err := m.Compiler()
 	if err != nil {
