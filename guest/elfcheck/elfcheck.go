@@ -139,6 +139,17 @@ func (c *Checker) Program(n *tree.Node) error {
 	return nil
 }
 
+// Missing returns the libraries that n, which is an ELF file, needs and the loader
+// would not find by itself. A program that has loaded one of that name from elsewhere
+// does without.
+func (c *Checker) Missing(n *tree.Node) ([]string, error) {
+	o, err := read(n, c.machine)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(o.needed, func(lib string) bool { return c.find(lib, o.runpath) != "" }), nil
+}
+
 // IsELF tells whether b starts like an ELF file.
 func IsELF(b []byte) bool { return bytes.HasPrefix(b, []byte(elf.ELFMAG)) }
 

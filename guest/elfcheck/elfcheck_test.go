@@ -153,3 +153,24 @@ func TestProgram(t *testing.T) {
 		}
 	}
 }
+
+// TestMissingOf: of one file, by name.
+func TestMissingOf(t *testing.T) {
+	tr := newTree(t, map[string][]byte{
+		"opt/x/m.so":           program("", "$ORIGIN/libs", "libown.so", "libc.so.6", "libGL.so.1", "libX11.so.6"),
+		"opt/x/libs/libown.so": obj(),
+		"usr/lib/libc.so.6":    obj(),
+		"etc/text":             []byte("no ELF"),
+	})
+	c, err := New(tr, "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Missing(tr.Lookup("opt/x/m.so"))
+	if err != nil || !slices.Equal(got, []string{"libGL.so.1", "libX11.so.6"}) {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := c.Missing(tr.Lookup("etc/text")); !errors.Is(err, ErrELF) {
+		t.Errorf("no ELF file: %v", err)
+	}
+}

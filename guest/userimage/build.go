@@ -78,6 +78,9 @@ func (b *builder) build(ctx context.Context) (*Result, error) {
 	if err := b.install(ctx); err != nil {
 		return nil, err
 	}
+	if err := b.noteLibraries(); err != nil {
+		return nil, err
+	}
 	if err := b.compile(ctx); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"github.com/pybox/pybox/guest/bytecode"
 	"github.com/pybox/pybox/guest/bytecode/bytecodetest"
 	"github.com/pybox/pybox/guest/erofs"
+	"github.com/pybox/pybox/guest/internal/guesttest"
 	"github.com/pybox/pybox/guest/layout"
 	"github.com/pybox/pybox/guest/mapped"
 	"github.com/pybox/pybox/guest/tree"
@@ -292,6 +294,27 @@ func TestNotes(t *testing.T) {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %q in\n%s", want, all)
 		}
+	}
+}
+
+// TestLibraries: what compiled parts need and nothing in the image has is said.
+func TestLibraries(t *testing.T) {
+	lib := func(needed ...string) string {
+		return string(guesttest.ELF{Machine: elf.EM_X86_64, Runpath: "$ORIGIN/../one.libs", Needed: needed}.Bytes())
+	}
+	files := baseFiles()
+	files["usr/lib/x86_64-linux-gnu/libc.so.6"] = lib()
+	dir := t.TempDir()
+	o := options(t, source(t, dir, wheeltest.Wheel{Name: "one", Version: "1", Files: map[string]string{
+		"one/_a.so": lib("libc.so.6", "libown-1.so", "libGL.so.1"), "one/_b.so": lib("libGL.so.1", "libpre.so", "lib\x1b.so"),
+		"one.libs/libown-1.so": lib(), "two/libpre.so": lib("libc.so.6"),
+		"one/arm.so": string(guesttest.ELF{Machine: elf.EM_AARCH64, Needed: []string{"x"}}.Bytes()), "one/no.so": "\x7fELF",
+	}}), source(t, dir, beta))
+	o.Base = makeBase(t, files)
+	r, _ := build(t, o)
+	want := []string{"one 1 has compiled parts that need libraries which the image has not, and may not work: lib?.so, libGL.so.1"}
+	if !slices.Equal(r.Notes, want) {
+		t.Errorf("%q", r.Notes)
 	}
 }
 

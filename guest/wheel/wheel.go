@@ -159,6 +159,15 @@ func (w *Wheel) Bytes() (n int64) {
 	return n
 }
 
+// Paths are where the files are going to be installed, sorted, what PyBox adds aside.
+func (w *Wheel) Paths() []string {
+	out := make([]string, len(w.files))
+	for i, f := range w.files {
+		out[i] = f.dest
+	}
+	return out
+}
+
 // Modules are the names, sorted, that can be imported from the top of the wheel.
 func (w *Wheel) Modules() []string {
 	var out []string
