@@ -173,7 +173,7 @@ func (c *checker) recordBox(r *agentv1.RunRecord) {
 	for _, f := range r.GetInputs() {
 		c.check("name of an input", checkFileName(f.GetName()) == nil)
 		c.check("bytes of an input", f.GetBytes() >= 0 && f.GetBytes() <= maxBytes)
-		c.digest("an input", f.GetSha256(), f.GetBytes() == 0) // a folder has none
+		c.digest("an input", f.GetSha256(), true)
 		names += len(f.GetName())
 	}
 	c.check("length of the inputs' names", names <= MaxNames)

@@ -204,7 +204,7 @@ func TestValidateRecord(t *testing.T) {
 
 		"input outside":        func(m *agentv1.RunRecord) { m.Inputs[0].Name = "../../etc/passwd" },
 		"input of -1 bytes":    func(m *agentv1.RunRecord) { m.Inputs[0].Bytes = -1 },
-		"input without digest": func(m *agentv1.RunRecord) { m.Inputs[0].Sha256 = nil },
+		"input's short digest": func(m *agentv1.RunRecord) { m.Inputs[0].Sha256 = m.Inputs[0].Sha256[:31] },
 		"1025 inputs":          func(m *agentv1.RunRecord) { m.Inputs = slices.Repeat(m.Inputs[:1], 1025) },
 		"box of another kind":  func(m *agentv1.RunRecord) { m.BoxKind = "warm" },
 		"digest in capitals":   func(m *agentv1.RunRecord) { m.RunnerSha256 = strings.Repeat("AB", 32) },

@@ -544,12 +544,3 @@ func FuzzFirst(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkHash(b *testing.B) {
-	buf := make([]byte, bufferBytes)
-	f := NewKnown().File("x", false)
-	b.SetBytes(bufferBytes)
-	for b.Loop() {
-		_, _ = f.Write(buf)
-	}
-}

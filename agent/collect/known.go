@@ -1,24 +1,20 @@
 package collect
 
-import (
-	"hash/maphash"
-	"path"
-)
+import "path"
 
 // Known is what was put into a working folder before its program was started, which
 // does not come back unchanged. What is unchanged is told by the content: a program
 // can set every time of a file, and writes through mmap(2) on a tmpfs change none.
-// The hash is fast and 64 bits long, and its seed is not known to any program: it is
-// for nothing else. The methods are for one goroutine at a time.
+// The methods are for one goroutine at a time.
 type Known struct {
-	seed    maphash.Seed
+	key     key
 	files   map[string]*File
 	folders map[string]bool
 }
 
 // NewKnown returns a Known of nothing.
 func NewKnown() *Known {
-	return &Known{seed: maphash.MakeSeed(), files: map[string]*File{}, folders: map[string]bool{}}
+	return &Known{key: newKey(), files: map[string]*File{}, folders: map[string]bool{}}
 }
 
 // Folder puts down the folder name, and those above it.
@@ -31,8 +27,7 @@ func (k *Known) Folder(name string) {
 // File puts down the file name, and the folders above it. Its content is what is
 // then written to the File.
 func (k *Known) File(name string, executable bool) *File {
-	f := &File{executable: executable}
-	f.hash.SetSeed(k.seed)
+	f := &File{executable: executable, hash: hash{key: k.key}}
 	k.files[name] = f
 	k.Folder(path.Dir(name))
 	return f
@@ -42,7 +37,7 @@ func (k *Known) File(name string, executable bool) *File {
 type File struct {
 	executable bool
 	bytes      int64
-	hash       maphash.Hash
+	hash       hash
 }
 
 // Write implements io.Writer. It does not fail.

@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"errors"
-	"hash/maphash"
 	"io"
 	"io/fs"
 	"os"
@@ -148,21 +147,20 @@ func (l *look) unchanged(dir *os.Root, base string, i item, k *File) bool {
 		return false
 	}
 	defer f.Close()
-	var h maphash.Hash
-	h.SetSeed(l.known.seed)
+	h := hash{key: l.known.key}
 	for left := i.bytes; left > 0 && l.ctx.Err() == nil; {
 		b := l.buf[:min(left, int64(len(l.buf)))]
 		if _, err := io.ReadFull(f, b); err != nil {
 			return false
 		}
-		h.Write(b)
+		_, _ = h.Write(b)
 		left -= int64(len(b))
 	}
 	if l.ctx.Err() != nil {
 		l.found.miss("there was no time to tell whether %q was changed", i.name)
 		return true
 	}
-	return h.Sum64() == k.hash.Sum64()
+	return h.Sum() == k.hash.Sum()
 }
 
 // take puts down a file or a folder that may come back.
