@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/guest/bytecode"
@@ -112,7 +111,7 @@ func readLock(name string, py userimage.Interpreter) (*pylock.Lock, error) {
 	if err != nil {
 		return nil, requestErr("--lock: %w", err)
 	}
-	return pylock.Parse(filepath.Base(name), b, py.Environment)
+	return pylock.Parse(name, b, py.Environment)
 }
 
 // wheels brings the wheels of a lock into the cache.
