@@ -278,7 +278,7 @@ fuzz:
 
 # Three packages at a time, the long ones first: each boots machines, and much of
 # their time is waiting for deadlines.
-E2E = ./agent ./cmd/pybox ./agent/semantics ./host/guestrun ./vm/qemu ./agent/engine/enginecheck ./guest/image ./guest/cmd/pybox-guest ./host/compile ./kernel/guestcheck ./docs
+E2E = ./agent ./cmd/pybox ./agent/semantics ./host/guestrun ./vm/qemu ./agent/engine/enginecheck ./guest/image ./guest/userimage ./guest/cmd/pybox-guest ./host/compile ./kernel/guestcheck ./docs
 ifeq ($(HOST),darwin)
 # The others start QEMU, or look into Linux from outside.
 E2E = ./vm/vz ./docs
