@@ -62,6 +62,9 @@ const StepThreshold = 50 * time.Millisecond
 const (
 	streamWindow     = 256 << 10
 	connectionWindow = 64 << 20
+	// frameBytes bounds a frame: each costs its writer two system calls, whatever is
+	// in it, and a stream never has more on its way than its window.
+	frameBytes = streamWindow
 )
 
 // Deadlines. A context that ends sooner goes first.

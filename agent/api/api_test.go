@@ -369,8 +369,8 @@ func TestServerAnnouncesItsWindows(t *testing.T) {
 	if _, err := io.WriteString(conn, preface); err != nil {
 		t.Fatal(err)
 	}
-	var stream, connection uint32
-	for stream == 0 || connection == 0 {
+	var stream, connection, largest uint32
+	for stream == 0 || connection == 0 || largest == 0 {
 		var head [9]byte
 		if _, err := io.ReadFull(conn, head[:]); err != nil {
 			t.Fatalf("windows seen so far %d and %d: %v", stream, connection, err)
@@ -386,13 +386,16 @@ func TestServerAnnouncesItsWindows(t *testing.T) {
 				if bytes.Equal(payload[:2], []byte{0, 4}) { // INITIAL_WINDOW_SIZE
 					stream = u32(payload[2:])
 				}
+				if bytes.Equal(payload[:2], []byte{0, 5}) { // MAX_FRAME_SIZE
+					largest = u32(payload[2:])
+				}
 			}
 		case 8: // WINDOW_UPDATE of the connection, on top of 65,535
 			connection = u32(payload) + 65535
 		}
 	}
-	if stream != streamWindow || connection != connectionWindow {
-		t.Errorf("windows of %d and %d bytes, want %d and %d", stream, connection, streamWindow, connectionWindow)
+	if stream != streamWindow || connection != connectionWindow || largest != frameBytes {
+		t.Errorf("windows of %d and %d bytes, frames of %d, want %d, %d and %d", stream, connection, largest, streamWindow, connectionWindow, frameBytes)
 	}
 }
 

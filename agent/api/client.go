@@ -81,6 +81,7 @@ func transport(conn net.Conn) *http.Transport {
 		HTTP2: &http.HTTP2Config{
 			MaxReceiveBufferPerStream:     streamWindow,
 			MaxReceiveBufferPerConnection: connectionWindow,
+			MaxReadFrameSize:              frameBytes,
 		},
 	}
 }

@@ -56,6 +56,7 @@ func NewServer(handler agentv1connect.AgentServiceHandler, log *slog.Logger) *Se
 			MaxConcurrentStreams:          MaxStreams,
 			MaxReceiveBufferPerStream:     streamWindow,
 			MaxReceiveBufferPerConnection: connectionWindow,
+			MaxReadFrameSize:              frameBytes,
 		},
 	}
 	return s
