@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pybox/pybox/guest/fetch"
+	"github.com/pybox/pybox/guest/internal/printable"
 	"github.com/pybox/pybox/guest/pep440"
 	"github.com/pybox/pybox/guest/pylock"
 	"github.com/pybox/pybox/guest/pytag"
@@ -53,6 +54,7 @@ type session struct {
 	*Client
 	lock    *pylock.Lock
 	target  pytag.Target
+	tags    pytag.Chooser // of target
 	places  []*place
 	folders map[string][]local
 
@@ -65,7 +67,7 @@ type session struct {
 // version, the best tag. Folders go before indexes. Everything that is wrong is in
 // the one error, a *ChoiceError, or else ctx's.
 func (c *Client) Choose(ctx context.Context, l *pylock.Lock, t pytag.Target) ([]Chosen, error) {
-	s := &session{Client: c, lock: l, target: t, down: map[*place]error{}}
+	s := &session{Client: c, lock: l, target: t, tags: t.Chooser(), down: map[*place]error{}}
 	var err error
 	if s.folders, err = readFolders(c.folders); err != nil {
 		return nil, err
@@ -153,12 +155,12 @@ func (s *session) summary(failed []error) error {
 			}
 			waiting[text] = append(waiting[text], s.lock.Packages[i].Name)
 		default:
-			e.Problems = append(e.Problems, s.title(s.lock.Packages[i])+": "+err.Error())
+			e.Problems = append(e.Problems, printable.Text(s.title(s.lock.Packages[i])+": "+err.Error()))
 			e.causes = append(e.causes, err)
 		}
 	}
 	for _, text := range places {
-		e.Problems = append(e.Problems, text+" (for "+some(waiting[text], 5)+")")
+		e.Problems = append(e.Problems, printable.Text(text+" (for "+some(waiting[text], 5)+")"))
 	}
 	if len(e.Problems) == 0 {
 		return nil
@@ -217,7 +219,7 @@ func (s *session) best(list []candidate) *candidate {
 		if !c.good || !c.python {
 			continue
 		}
-		if _, ok := s.target.Best([]pytag.Wheel{c.wheel}); !ok {
+		if _, ok := s.tags.Best([]pytag.Wheel{c.wheel}); !ok {
 			continue
 		}
 		// Only what is as good as the best so far by state and version.
@@ -232,7 +234,7 @@ func (s *session) best(list []candidate) *candidate {
 		}
 		found, wheels = append(found, c), append(wheels, c.wheel)
 	}
-	i, ok := s.target.Best(wheels)
+	i, ok := s.tags.Best(wheels)
 	if !ok {
 		return nil
 	}

@@ -384,7 +384,7 @@ func TestPylock(t *testing.T) {
 		pylockOf(t, dir, entry("path = 'dist', name = '"+own.name+"'", "", own)):                                             "no regular file",
 		pylockOf(t, dir, entry("path = 'dist/kept-under-another-name', name = '"+own.name+"'", "size = 5, ", own)):           "and the lock says 5",
 		pylockOf(t, dir, entry("url = 'http://e.example/"+own.name+"'", "", own)):                                            "https is wanted",
-		pylockOf(t, dir, entry("url = '"+ix.URL+"/files/gone/"+pure.name+"'", "", pure)):                                     "not there",
+		pylockOf(t, dir, entry("url = '"+ix.URL+"/files/gone/"+pure.name+"'", "", pure)):                                     "the server does not have it",
 		pylockOf(t, dir, entry("url = '"+ix.URL+"/files/"+pure.name+"'", fmt.Sprintf("size = %d, ", MaxWheelBytes+1), pure)): "more than the",
 	} {
 		if _, err := client(t, Options{}).Choose(bounded(t), lock, guest); !errors.Is(err, ErrChoice) || !strings.Contains(err.Error(), want) {

@@ -28,7 +28,7 @@ var ErrChoice = errors.New("no usable wheels")
 // what made a place fail.
 type ChoiceError struct {
 	Lock     string   // the lock file's name
-	Problems []string // one or more lines each
+	Problems []string // a printable line each
 	causes   []error
 }
 

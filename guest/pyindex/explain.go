@@ -15,7 +15,7 @@ import (
 func (s *session) explain(p pylock.Package, list []candidate, seen *sighting) string {
 	var good, usable, newer []candidate
 	for _, c := range list {
-		fits := s.target.Why(c.wheel) == ""
+		fits := s.tags.Why(c.wheel) == ""
 		switch {
 		case c.good && fits && !c.python:
 			newer = append(newer, c)
@@ -92,7 +92,7 @@ func names(list []candidate) string {
 func (s *session) namesWhy(list []candidate) string {
 	var out []string
 	for _, c := range list {
-		out = append(out, fmt.Sprintf("%s (%s)", c.wheel.File, cmp.Or(s.target.Why(c.wheel), "not as locked")))
+		out = append(out, fmt.Sprintf("%s (%s)", c.wheel.File, cmp.Or(s.tags.Why(c.wheel), "not as locked")))
 	}
 	return some(out, 4)
 }

@@ -10,10 +10,11 @@ import (
 	"mime"
 	"net/url"
 	"path"
-	"strconv"
 	"strings"
 
 	"golang.org/x/net/html"
+
+	"github.com/pybox/pybox/guest/internal/printable"
 )
 
 // Bounds on a page. The largest of the public index are some 20 MiB.
@@ -244,6 +245,5 @@ func (l link) reasonText() string {
 	if len(text) > 200 {
 		text = strings.ToValidUTF8(text[:200], "") + "…"
 	}
-	quoted := strconv.Quote(text)
-	return quoted[1 : len(quoted)-1]
+	return printable.Text(text)
 }

@@ -25,7 +25,7 @@ const (
 )
 
 // errNotThere: the server does not know the project.
-var errNotThere = errors.New("not there")
+var errNotThere = errors.New("the server does not have it")
 
 // passing marks a fault that may pass.
 type passing struct{ error }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/pybox/pybox/guest/internal/printable"
 	"github.com/pybox/pybox/guest/pep508"
 )
 
@@ -103,8 +104,8 @@ type Error struct {
 
 // Problem is one of them.
 type Problem struct {
-	Line int // 0 where it is about the whole file
-	Text string
+	Line int    // 0 where it is about the whole file
+	Text string // printable
 }
 
 // Error implements error: one line for each problem.
@@ -135,7 +136,7 @@ func (p *problems) add(line int, format string, args ...any) {
 		p.More++
 		return
 	}
-	p.Problems = append(p.Problems, Problem{line, fmt.Sprintf(format, args...)})
+	p.Problems = append(p.Problems, Problem{line, printable.Text(fmt.Sprintf(format, args...))})
 }
 
 func (p *problems) err() error {

@@ -144,7 +144,7 @@ func (r requirements) option(line int, name, value string) {
 	case "-c", "--constraint":
 		r.add(line, "constraints are not applied to what is locked; leave the line out, and give them to the tool that makes the lock")
 	case "-e", "--editable":
-		r.add(line, "%.80s is to be installed from its source tree, which would run its code on this computer; build a wheel of it and lock that", value)
+		r.add(line, "%.80s is to be installed from its source tree, which would run its code on this computer; build a wheel of it and lock that, or lock without it ('uv export --no-emit-project')", value)
 	case "--trusted-host":
 		r.add(line, "certificates are always checked; leave the line out, or give an http address with --index-url")
 	default:

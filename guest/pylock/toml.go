@@ -214,7 +214,7 @@ func notWheels(f pylockPackage) string {
 	case f.VCS != nil:
 		return "comes from a source repository (vcs), and " + runs + "; lock a released version"
 	case f.Directory != nil:
-		return "is a source tree of yours (directory), and " + runs + "; build a wheel of it and lock that, or lock without the project itself"
+		return "is a source tree of yours (directory), and " + runs + "; build a wheel of it and lock that, or lock without it ('uv export --no-emit-project')"
 	case f.Archive != nil:
 		return "is an archive of its source, and " + runs + "; lock a released version"
 	case len(f.Wheels) == 0 && f.Sdist != nil:

@@ -84,15 +84,38 @@ func (t Target) platforms() []string {
 	return append(list, "linux_"+t.Arch)
 }
 
+// Best is that of Chooser, for one question.
+func (t Target) Best(wheels []Wheel) (int, bool) { return t.Chooser().Best(wheels) }
+
+// Why is that of Chooser, for one question.
+func (t Target) Why(w Wheel) string { return t.Chooser().Why(w) }
+
+// Chooser answers for a target, whose tags it has at hand: making it takes longer
+// than asking. It may be used by several goroutines at once.
+type Chooser struct {
+	target Target
+	ranks  map[Tag]int // lower is better
+}
+
+// Chooser makes one.
+func (t Target) Chooser() Chooser {
+	c := Chooser{t, map[Tag]int{}}
+	for i, tag := range t.Supported() {
+		if _, ok := c.ranks[tag]; !ok {
+			c.ranks[tag] = i
+		}
+	}
+	return c
+}
+
 // Best returns the index of the wheel that the target would rather have, or false
 // where it can use none: the best tag, among those the highest build, and then the
 // first. It does not look at names and versions.
-func (t Target) Best(wheels []Wheel) (int, bool) {
-	ranks := t.ranks()
+func (c Chooser) Best(wheels []Wheel) (int, bool) {
 	best := -1
 	var bestRank int
 	for i, w := range wheels {
-		rank, ok := ranks.of(w)
+		rank, ok := c.rank(w)
 		if !ok {
 			continue
 		}
@@ -103,23 +126,10 @@ func (t Target) Best(wheels []Wheel) (int, bool) {
 	return best, best >= 0
 }
 
-// ranks tells how good a tag is: lower is better.
-type ranks map[Tag]int
-
-func (t Target) ranks() ranks {
-	r := make(ranks)
-	for i, tag := range t.Supported() {
-		if _, ok := r[tag]; !ok {
-			r[tag] = i
-		}
-	}
-	return r
-}
-
-// of is the rank of a wheel's best tag.
-func (r ranks) of(w Wheel) (rank int, ok bool) {
+// rank is that of a wheel's best tag.
+func (c Chooser) rank(w Wheel) (rank int, ok bool) {
 	for _, tag := range w.Tags {
-		if n, known := r[tag]; known && (!ok || n < rank) {
+		if n, known := c.ranks[tag]; known && (!ok || n < rank) {
 			rank, ok = n, true
 		}
 	}
@@ -147,14 +157,14 @@ func splitBuild(build string) (number, rest string) {
 }
 
 // Why says in a few words why the target cannot use a wheel, or "" where it can.
-func (t Target) Why(w Wheel) string {
-	if _, ok := t.ranks().of(w); ok {
+func (c Chooser) Why(w Wheel) string {
+	if _, ok := c.rank(w); ok {
 		return ""
 	}
 	var reasons []string
 	seen := map[string]bool{}
 	for _, tag := range w.Tags {
-		why := t.whyTag(tag)
+		why := c.target.whyTag(tag)
 		if !seen[why] && len(reasons) < 3 {
 			reasons = append(reasons, why)
 		}
