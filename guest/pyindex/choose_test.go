@@ -161,6 +161,21 @@ func TestRefusalsSayWhatIsMissing(t *testing.T) {
 	}
 }
 
+// What an index says cannot move a cursor.
+func TestProblemsArePrintable(t *testing.T) {
+	f := wheel("a-1.0-py3-none-any.whl")
+	for _, has := range []file{
+		{name: "a-1.0-\x1b[31m.tar.gz", url: "x"},
+		{name: f.name, python: "===\x1b[31m"},
+	} {
+		ix := newIndex(t, has)
+		_, err := client(t, Options{IndexURL: ix.simple()}).Choose(bounded(t), lockOf(t, pin("a==1.0", f)), guest)
+		if !errors.Is(err, ErrChoice) || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%q", err)
+		}
+	}
+}
+
 func TestOneHashIsEnoughForAnIndexWithoutAny(t *testing.T) {
 	f := file{name: "bare-1.0-py3-none-any.whl", noHash: true}
 	ix := newIndex(t, f)

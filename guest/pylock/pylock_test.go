@@ -213,6 +213,16 @@ func TestRequirementsRefused(t *testing.T) {
 	}
 }
 
+// What is shown cannot move a cursor.
+func TestProblemsArePrintable(t *testing.T) {
+	for _, in := range []string{"a===\x1b[31m", "-e \x1b[31m", "--no-binary=\x1b[31m", "--\x1b[31m", "./\x1b[31m", "\x1b[31m==1"} {
+		_, err := Parse("r.txt", []byte(in), guest)
+		if !errors.Is(err, ErrLock) || strings.Contains(err.Error(), "\x1b") || !strings.Contains(err.Error(), `x1b`) {
+			t.Errorf("%q: %q", in, err)
+		}
+	}
+}
+
 func TestAllProblemsAtOnce(t *testing.T) {
 	_, err := Parse("r.txt", []byte("a\nb==1\n-r c\n"), guest)
 	var e *Error
