@@ -108,7 +108,7 @@ func TestFilesStream(t *testing.T) {
 	close(stop)
 	<-watched
 	t.Logf("RssAnon + RssFile: %d MiB before, %d MiB at most", before>>20, peak>>20)
-	if before > 0 && peak-before > 64<<20 {
+	if before > 0 && peak-before > size/2 { // a fifth of that without the race detector
 		t.Errorf("memory grew from %d to %d MiB", before>>20, peak>>20)
 	}
 	if kept := r.kept(rec.Run.ID); kept.Program.Files[0].File != "" || !kept.Program.Files[0].Returned {
