@@ -68,7 +68,7 @@ func damaged(b []byte) []byte {
 
 // TestBombs: what unpacks to far more than it is, ends early.
 func TestBombs(t *testing.T) {
-	zeroes := make([]byte, 200<<20)
+	zeroes := make([]byte, 100<<20)
 	for _, suffix := range []string{".gz", ".zst"} {
 		stored := guesttest.Compress(t, zeroes, suffix)
 		n, err := readAll(t, stored, someDigest, 1<<40)

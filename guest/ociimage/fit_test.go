@@ -217,11 +217,14 @@ func TestPathFileWorks(t *testing.T) {
 	if err != nil {
 		t.Skip("no python3 here")
 	}
-	for _, dir := range []string{"/a b/ü", `/a"); print("owned`, "/a\u2028b", `/back\slash`, "/😀"} {
-		out, err := exec.CommandContext(t.Context(), py, "-I", "-S", "-c", "import sys; sys.stdout.buffer.write("+pythonString(dir)+".encode())").Output()
-		if err != nil || string(out) != dir {
-			t.Errorf("%q became %q, %v", dir, out, err)
-		}
+	dirs := []string{"/a b/ü", `/a"); print("owned`, "/a\u2028b", `/back\slash`, "/😀"}
+	program := "import sys; sys.stdout.buffer.write('\\0'.join(["
+	for _, dir := range dirs {
+		program += pythonString(dir) + ","
+	}
+	out, err := exec.CommandContext(t.Context(), py, "-I", "-S", "-c", program+"]).encode())").Output()
+	if err != nil || string(out) != strings.Join(dirs, "\x00") {
+		t.Errorf("%q became %q, %v", dirs, out, err)
 	}
 	if got := pythonString("/\xff"); got != `""` {
 		t.Errorf("got %s", got)
