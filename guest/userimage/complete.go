@@ -39,7 +39,7 @@ func checkComplete(b *base, packages []dist) (notes []string, err error) {
 		}
 	}
 	if len(c.problems) > 0 {
-		return nil, fmt.Errorf("%w: %s", ErrIncomplete, list(c.problems))
+		return nil, fmt.Errorf("%w:%s", ErrIncomplete, list(c.problems))
 	}
 	return c.notes, nil
 }

@@ -81,10 +81,65 @@ func TestAsPip(t *testing.T) {
 		}
 	}
 	links := t.TempDir()
-	w.Write(t, links)
-	want := pip(t, links, w.Name+"=="+w.Version)
+	p, _ := w.Write(t, links)
+	compareWithPip(t, links, p, w.Name+"=="+w.Version)
+}
+
+// TestRealWheels: those that come with Python, which others have built.
+func TestRealWheels(t *testing.T) {
+	for name, w := range realWheels(t) {
+		t.Run(name, func(t *testing.T) {
+			compareWithPip(t, filepath.Dir(w), w, name)
+		})
+	}
+}
+
+// realWheels are the wheels with which this machine's Python installs its pip, and
+// those of Debian's packages, by name.
+func realWheels(t *testing.T) map[string]string {
+	t.Helper()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("SKIPPED, NO REAL WHEEL WAS READ: there is no python3")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), pipTime)
+	defer cancel()
+	dirs := []string{"/usr/share/python-wheels"}
+	if b, err := exec.CommandContext(ctx, python, "-c", "import ensurepip, os; print(os.path.dirname(ensurepip.__file__), end='/_bundled')").Output(); err == nil {
+		dirs = append(dirs, string(b))
+	}
+	found := map[string]string{}
+	for _, dir := range dirs {
+		list, err := filepath.Glob(filepath.Join(dir, "*.whl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range list {
+			name, _, _ := strings.Cut(filepath.Base(p), "-")
+			found[name] = p
+		}
+	}
+	if len(found) == 0 {
+		t.Skip("SKIPPED, NO REAL WHEEL WAS READ: this machine has none")
+	}
+	return found
+}
+
+func compareWithPip(t *testing.T, links, file, requirement string) {
+	t.Helper()
+	want := pip(t, links, requirement)
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := read(t, filepath.Base(file), b)
+	if err != nil {
+		t.Fatal(err)
+	}
 	tr := base(t)
-	install(t, tr, w)
+	if _, err := wheel.NewInstaller(tr).Install(w); err != nil {
+		t.Fatal(err)
+	}
 	got := map[string]string{}
 	for _, n := range tr.Nodes() {
 		rest, ok := strings.CutPrefix(n.Path, wheel.Prefix+"/")
@@ -108,7 +163,7 @@ func TestAsPip(t *testing.T) {
 			g, p = program(g), program(p)
 		}
 		if g != p {
-			t.Errorf("%s is %q, by pip %q", name, g, p)
+			t.Errorf("%s is %.2000q, by pip %.2000q", name, g, p)
 		}
 	}
 }
