@@ -134,13 +134,13 @@ func CheckName(name string) error {
 	if !fs.ValidPath(name) || name == "." {
 		return bad("is not a clean relative path in UTF-8")
 	}
-	if strings.HasPrefix(name, Dir) {
-		return bad("begins with the reserved name " + Dir)
-	}
 	if strings.ContainsFunc(name, unicode.IsControl) {
 		return bad("has a control character")
 	}
 	parts := strings.Split(name, "/")
+	if parts[0] == Dir {
+		return bad("lies in the reserved folder " + Dir)
+	}
 	if len(parts) > MaxDepth {
 		return bad(fmt.Sprintf("has more than %d parts", MaxDepth))
 	}

@@ -50,7 +50,7 @@ func TestEnv(t *testing.T) {
 
 func TestCheckName(t *testing.T) {
 	good := []string{
-		"main.py", "a/b/c", "ä €", ".hidden", "a/.pybox", "pybox", "-x", "a..b", "...",
+		"main.py", "a/b/c", "ä €", ".hidden", "a/.pybox", ".pyboxes", "pybox", "-x", "a..b", "...",
 		strings.Repeat("x", MaxNameBytes), strings.Repeat("d/", MaxDepth-1) + "f",
 	}
 	for _, name := range good {
@@ -60,7 +60,7 @@ func TestCheckName(t *testing.T) {
 	}
 	bad := []string{
 		"", ".", "..", "/", "/a", "a/", "a//b", "./a", "a/./b", "a/../b", "../a", "a/..",
-		".pybox", ".pybox/s", ".pyboxes", "a\x00", "a\nb", "\x7f", "\u0085", "\xff",
+		".pybox", ".pybox/s", "a\x00", "a\nb", "\x7f", "\u0085", "\xff",
 		strings.Repeat("x", MaxNameBytes+1), strings.Repeat("d/", MaxDepth) + "f",
 	}
 	for _, name := range bad {
