@@ -384,6 +384,10 @@ func (s *session) ofPage(p pylock.Package, at *place, links []link, seen *sighti
 		if !ok {
 			continue
 		}
+		if l.barred {
+			seen.faults = append(seen.faults, fmt.Sprintf("%s names %s at %s://%s, which is not followed; the index ought to name its files by https", at, l.file, l.url.Scheme, l.url.Host))
+			continue
+		}
 		c.link, c.place = l, at
 		if l.sha256 == "" && len(digests) == 1 {
 			// A page without digests: the one of the lock is what must come.

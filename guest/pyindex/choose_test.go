@@ -432,8 +432,8 @@ func TestPages(t *testing.T) {
 		"relative":                  {typeHTML, `<a href="../../x/a-1-py3-none-any.whl#sha256=` + strings.Repeat("A", 64) + `">`, "https://e.example/x/a-1-py3-none-any.whl " + strings.Repeat("a", 64)},
 		"host-relative, upper case": {"TEXT/HTML; charset=UTF-8", `<A HREF='/x/a%2B1.whl'>`, "https://e.example/x/a%2B1.whl "},
 		"other host":                {typeLegacy, `<a href=//f.example/a.whl>`, "https://f.example/a.whl "},
-		"downgrade":                 {typeLegacy, `<a href=http://e.example/a.whl><a href=http://localhost/a.whl>`, ""},
-		"downgrade by base":         {typeLegacy, `<base href=http://e.example/><a href=a.whl>`, ""},
+		"downgrade":                 {typeLegacy, `<a href=http://e.example/a.whl><a href=http://localhost/a.whl>`, "barred|barred"},
+		"downgrade by base":         {typeLegacy, `<base href=http://e.example/><a href=a.whl>`, "barred"},
 		"base":                      {typeLegacy, `<base href="https://f.example/d/"><base href="https://g.example"><a href=a.whl>`, "https://f.example/d/a.whl "},
 		"schemes":                   {typeLegacy, `<a href="javascript:x"><a href="file:///etc/passwd"><a href="data:,x"><a href="mailto:x@y">`, ""},
 		"no href, bad href":         {typeLegacy, `<a><a href><a href="http://[::1"><a name=x>`, ""},
@@ -442,7 +442,7 @@ func TestPages(t *testing.T) {
 		"comments and scripts":      {typeLegacy, `<!-- <a href=a.whl> --><script>"<a href=b.whl>"</script>`, ""},
 		"HTML of version 2":         {typeLegacy, `<meta name="pypi:repository-version" content="2.0"><a href=a.whl>`, "error: it speaks version"},
 		"charset":                   {"text/html; charset=utf-16", ``, "error: its charset"},
-		"JSON":                      {typeJSON, `{"meta":{"api-version":"1.3"},"files":[{"filename":"a.whl","url":"/f/a.whl","hashes":{"sha256":"` + strings.Repeat("0", 64) + `"}},{"filename":"b","url":"http://e.example/b","hashes":{}}]}`, "https://e.example/f/a.whl " + strings.Repeat("0", 64)},
+		"JSON":                      {typeJSON, `{"meta":{"api-version":"1.3"},"files":[{"filename":"a.whl","url":"/f/a.whl","hashes":{"sha256":"` + strings.Repeat("0", 64) + `"}},{"filename":"b","url":"http://e.example/b","hashes":{}}]}`, "https://e.example/f/a.whl " + strings.Repeat("0", 64) + "|barred"},
 		"JSON of version 2":         {typeJSON, `{"meta":{"api-version":"2.0"}}`, "error: it speaks version"},
 		"no JSON":                   {typeJSON, `<html>`, "error: "},
 		"JSON of another shape":     {typeJSON, `{"files":"x"}`, "error: "},
@@ -461,6 +461,10 @@ func TestPages(t *testing.T) {
 			}
 			var got []string
 			for _, l := range links {
+				if l.barred {
+					got = append(got, "barred")
+					continue
+				}
 				got = append(got, l.url.String()+" "+l.sha256)
 			}
 			if err != nil || strings.Join(got, "|") != c.want {
@@ -506,7 +510,7 @@ func checkPage(t *testing.T, kind string, body []byte) {
 		return
 	}
 	for _, l := range links {
-		if l.url.Scheme != "https" || l.url.Host == "" || l.url.User != nil || l.url.Fragment != "" || l.sha256 != "" && len(l.sha256) != 64 || l.bytes < 0 {
+		if l.url.Scheme != "https" && !l.barred || l.url.Host == "" || l.url.User != nil || l.url.Fragment != "" || l.sha256 != "" && len(l.sha256) != 64 || l.bytes < 0 {
 			t.Fatalf("%+v", l)
 		}
 		if r := l.reasonText(); len(r) > 2000 || strings.ContainsAny(r, "\n\x1b\x00") {

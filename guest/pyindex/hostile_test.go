@@ -397,7 +397,7 @@ func TestNoWayDownFromHTTPS(t *testing.T) {
 	}
 	// The page links.
 	inner.intercept, inner.files[0].url = nil, plain.URL+"/files/"+f.name
-	if _, err := client(t, o).Choose(bounded(t), lock, guest); !errors.Is(err, ErrChoice) {
+	if _, err := client(t, o).Choose(bounded(t), lock, guest); !errors.Is(err, ErrChoice) || !strings.Contains(err.Error(), "which is not followed") {
 		t.Error(err)
 	}
 	if n := plain.asked(""); n != 0 {

@@ -39,6 +39,7 @@ var errPage = errors.New("not a page of a package index")
 type link struct {
 	file           string
 	url            *url.URL // absolute, without credentials and fragment
+	barred         bool     // the page may not name that address
 	sha256         string   // lower case; "" where the page does not say
 	requiresPython string
 	yanked         bool
@@ -46,8 +47,8 @@ type link struct {
 	bytes          int64  // 0 where the page does not say
 }
 
-// parsePage reads a project's page; base is where it came from. Files whose address
-// the page may not name are left out.
+// parsePage reads a project's page; base is where it came from. What has no http or
+// https address is left out.
 func parsePage(contentType string, body []byte, base *url.URL) ([]link, error) {
 	kind, params, err := mime.ParseMediaType(contentType)
 	if err != nil {
@@ -93,11 +94,11 @@ func parseJSON(body []byte, base *url.URL) ([]link, error) {
 	}
 	links := make([]link, 0, len(page.Files))
 	for _, f := range page.Files {
-		u := resolve(base, base, f.URL)
+		u := resolve(base, f.URL)
 		if u == nil {
 			continue
 		}
-		l := link{file: f.Filename, url: u, requiresPython: f.RequiresPython, bytes: max(f.Size, 0)}
+		l := link{file: f.Filename, url: u, barred: !mayLink(base, u), requiresPython: f.RequiresPython, bytes: max(f.Size, 0)}
 		l.sha256 = cleanSHA256(f.Hashes["sha256"])
 		l.yanked, l.reason = parseYanked(f.Yanked)
 		links = append(links, l)
@@ -143,7 +144,7 @@ func parseHTML(body []byte, base *url.URL) ([]link, error) {
 		name, more := z.TagName()
 		switch tag := string(name); {
 		case tag == "base" && !based:
-			if u := resolveAny(base, attributes(z, more)["href"]); u != nil {
+			if u := resolve(base, attributes(z, more)["href"]); u != nil {
 				base, based = u, true
 			}
 		case tag == "meta":
@@ -177,18 +178,19 @@ func attributes(z *html.Tokenizer, more bool) map[string]string {
 	return a
 }
 
-// anchor makes a link of an <a>.
+// anchor makes a link of an <a>. The page came from an address that need not be the
+// base of its links.
 func anchor(base, from *url.URL, a map[string]string) (link, bool) {
 	href, ok := a["href"]
 	if !ok {
 		return link{}, false
 	}
 	href, fragment, _ := strings.Cut(strings.TrimSpace(href), "#")
-	u := resolve(base, from, href)
+	u := resolve(base, href)
 	if u == nil {
 		return link{}, false
 	}
-	l := link{file: path.Base(u.Path), url: u, requiresPython: a["data-requires-python"]}
+	l := link{file: path.Base(u.Path), url: u, barred: !mayLink(from, u), requiresPython: a["data-requires-python"]}
 	l.reason, l.yanked = a["data-yanked"]
 	for part := range strings.SplitSeq(fragment, "&") {
 		if digest, ok := strings.CutPrefix(part, "sha256="); ok {
@@ -198,17 +200,8 @@ func anchor(base, from *url.URL, a map[string]string) (link, bool) {
 	return l, true
 }
 
-// resolve makes the address of a link, or nil where the page, which came from an
-// address that need not be the base of its links, may not name it.
-func resolve(base, from *url.URL, ref string) *url.URL {
-	u := resolveAny(base, ref)
-	if u == nil || !mayLink(from, u) {
-		return nil
-	}
-	return u
-}
-
-func resolveAny(base *url.URL, ref string) *url.URL {
+// resolve makes the address of a link, or nil where it is none of http or https.
+func resolve(base *url.URL, ref string) *url.URL {
 	if ref == "" {
 		return nil
 	}
