@@ -94,7 +94,7 @@ func tarOf(t testing.TB, dir string) string {
 func TestImportFromLayout(t *testing.T) {
 	x := both(t, gz)
 	s := newServer(t)
-	want, err := Import(t.Context(), options(t, s.push(t, x)))
+	want, err := imp(t, options(t, s.push(t, x)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestImportFromLayout(t *testing.T) {
 	for _, where := range []Source{{Kind: Layout, Where: dir}, {Kind: Archive, Where: tarOf(t, dir)}} {
 		for _, digest := range []string{want.Provenance.IndexDigest, want.Provenance.ManifestDigest} {
 			where.Digest = digest
-			got, err := Import(t.Context(), options(t, where))
+			got, err := imp(t, options(t, where))
 			if err != nil {
 				t.Fatalf("%s: %v", where, err)
 			}
@@ -147,7 +147,7 @@ func TestImportSaved(t *testing.T) {
 		"compressed layers": writeTar(t, map[string][]byte{manifestJSON: manifest, id.Hex + ".json": config,
 			"1/layer.tar": guesttest.Compress(t, base, ".gz"), "2/layer.tar": guesttest.Compress(t, top, ".zst")}, nil),
 	} {
-		r, err := Import(t.Context(), options(t, Source{Archive, file, id.String()}))
+		r, err := imp(t, options(t, Source{Archive, file, id.String()}))
 		if err != nil {
 			t.Errorf("%s: %v", where, err)
 			continue
@@ -186,7 +186,7 @@ func TestRefusedArchives(t *testing.T) {
 		delete(g, name)
 		return g
 	}
-	if _, err := Import(t.Context(), options(t, Source{Archive, writeTar(t, good(), nil), id.String()})); err != nil {
+	if _, err := imp(t, options(t, Source{Archive, writeTar(t, good(), nil), id.String()})); err != nil {
 		t.Fatal(err)
 	}
 	other := lines(t, "f a 1")
@@ -241,7 +241,7 @@ func TestRefusedArchives(t *testing.T) {
 		"a link to what is no layer": {writeTar(t, without("l.tar"), map[string]string{"l.tar": "/etc/passwd"}), id.String(), ErrNotFound, "l.tar"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Import(t.Context(), options(t, Source{Archive, c.file, c.digest}))
+			_, err := imp(t, options(t, Source{Archive, c.file, c.digest}))
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\x1b") {
 				t.Errorf("got %v, want %v with %q", err, c.want, c.says)
 			}
@@ -299,11 +299,11 @@ func TestRefusedLayouts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := layoutOf(t, img)
 			o := options(t, Source{Layout, dir, digest})
-			if _, err := Import(t.Context(), o); err != nil {
+			if _, err := imp(t, o); err != nil {
 				t.Fatalf("before: %v", err)
 			}
 			c.change(dir)
-			if _, err := Import(t.Context(), o); err == nil || c.want != nil && !errors.Is(err, c.want) {
+			if _, err := imp(t, o); err == nil || c.want != nil && !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
 		})

@@ -102,14 +102,14 @@ func TestTail(t *testing.T) {
 	tarred := append(lines(t, "f a 1"), make([]byte, 10_240)...)
 	for diffID, want := range map[string]error{diffOf(tarred): nil, diffOf(lines(t, "f a 1")): ErrDigest} {
 		budget := int64(1 << 20)
-		err := stack(t.Context(), newFlattener(small), func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(tarred)), nil }, diffID, &budget)
+		err := stack(t.Context(), newFlattener(&heap{}, small), func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(tarred)), nil }, diffID, &budget)
 		if !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}
 	endless := io.MultiReader(bytes.NewReader(lines(t, "f a 1")), endlessly{})
 	budget := int64(1 << 40)
-	err := stack(t.Context(), newFlattener(small), func() (io.ReadCloser, error) { return io.NopCloser(endless), nil }, someDigest, &budget)
+	err := stack(t.Context(), newFlattener(&heap{}, small), func() (io.ReadCloser, error) { return io.NopCloser(endless), nil }, someDigest, &budget)
 	if !errors.Is(err, ErrTooBig) {
 		t.Errorf("an endless tail: %v", err)
 	}

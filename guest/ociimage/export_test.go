@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	ggcrlayout "github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/pybox/pybox/guest/layout"
 	"github.com/pybox/pybox/guest/tree"
@@ -77,7 +79,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, digest := range []string{e.ManifestDigest, e.ConfigDigest} {
-		r, err := Import(t.Context(), options(t, Source{Archive, file, digest}))
+		r, err := imp(t, options(t, Source{Archive, file, digest}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +113,7 @@ func TestOthersRead(t *testing.T) {
 	}
 	dir := t.TempDir()
 	extract(t, b, dir)
-	r, err := Import(t.Context(), options(t, Source{Layout, dir, e.ManifestDigest}))
+	r, err := imp(t, options(t, Source{Layout, dir, e.ManifestDigest}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,5 +214,51 @@ func checkImage(t testing.TB, img v1.Image) {
 	got, _, err := v1.SHA256(rc)
 	if err != nil || got != cf.RootFS.DiffIDs[0] {
 		t.Errorf("the layer is %v instead of %v, %v", got, cf.RootFS.DiffIDs[0], err)
+	}
+}
+
+// TestMemory: neither the layers nor the files of an image are held in memory, nor
+// what upper layers replace.
+func TestMemory(t *testing.T) {
+	const size = 32 << 20
+	big := func(b byte) []byte {
+		noise := make([]byte, size)
+		x := uint32(b)
+		for i := range noise { // what no compressor makes smaller
+			x = x*1664525 + 1013904223
+			noise[i] = byte(x >> 24)
+		}
+		return lines(t, "f big "+string(noise))
+	}
+	dir := layoutOf(t, image(t, "amd64", packed{"", types.OCIUncompressedLayer}, nil, pythonLayer(t, "amd64"), big(1), big(2), big(3)))
+	index, err := ggcrlayout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocated := func() uint64 {
+		var s runtime.MemStats
+		runtime.ReadMemStats(&s)
+		return s.TotalAlloc
+	}
+	before := allocated()
+	r, err := imp(t, options(t, Source{Layout, dir, m.Manifests[0].Digest.String()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := allocated() - before; got > size/2 {
+		t.Errorf("%d bytes were allocated for an image with files of %d bytes", got, r.Tree.Bytes())
+	}
+	if n := r.Tree.Lookup("big"); n == nil || len(n.Data) != size {
+		t.Error("the file is not there")
+	}
+	if err := errors.Join(r.Close(), r.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := Import(t.Context(), Options{Source: Source{Layout, dir, m.Manifests[0].Digest.String()}, Arch: "amd64", TempDir: filepath.Join(dir, "none")}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a folder for what is unpacked: %v", err)
 	}
 }

@@ -19,11 +19,12 @@ import (
 // fitted flattens members and makes them fit a box on amd64.
 func fitted(t *testing.T, env []string, members ...tar.Header) (*tree.Tree, Interpreter, []string, error) {
 	t.Helper()
-	f := newFlattener(tree.DefaultLimits)
+	h := &heap{}
+	f := newFlattener(h, tree.DefaultLimits)
 	if err := f.apply(strings.NewReader(string(layer(t, members...)))); err != nil {
 		t.Fatal(err)
 	}
-	tr, err := f.tree()
+	tr, err := f.tree(h.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}

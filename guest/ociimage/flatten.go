@@ -35,16 +35,24 @@ var merged = []string{"bin", "sbin", "lib", "lib64"}
 type entry struct {
 	tree.Attr
 	kind     tree.Kind
-	data     []byte
+	at, size int64 // where the bytes of a File are
 	target   string
 	children map[string]*entry // of a Dir
 	layer    int               // that wrote it
 	hidden   int               // the layer that hid what lower ones had in it
 }
 
-// flattener stacks layers. It holds everything in memory, so no path leads anywhere
-// but into it.
+// sink takes the bytes of all files, one after the other. What a later layer replaces
+// stays in it.
+type sink interface {
+	io.Writer
+	Size() int64 // what was written so far
+}
+
+// flattener stacks layers. It holds everything but the bytes of files in memory, so no
+// path leads anywhere but into it.
 type flattener struct {
+	out    sink
 	root   *entry
 	layer  int // being read, from 1
 	limits tree.Limits
@@ -58,8 +66,8 @@ type leftOut struct {
 	devices, setID, owners, xattrs, climbing int
 }
 
-func newFlattener(l tree.Limits) *flattener {
-	return &flattener{root: newDir(0), limits: l, count: 1}
+func newFlattener(out sink, l tree.Limits) *flattener {
+	return &flattener{out: out, root: newDir(0), limits: l, count: 1}
 }
 
 func newDir(layer int) *entry {
@@ -178,11 +186,11 @@ func (f *flattener) entry(h *tar.Header, body io.Reader) (*entry, error) {
 		d.Attr = f.attr(h)
 		return d, nil
 	case tar.TypeReg:
-		b, err := f.read(h.Size, body)
-		if err != nil {
+		at := f.out.Size()
+		if err := f.keep(h.Size, body); err != nil {
 			return nil, err
 		}
-		return &entry{Attr: f.attr(h), kind: tree.File, data: b, layer: f.layer}, nil
+		return &entry{Attr: f.attr(h), kind: tree.File, at: at, size: h.Size, layer: f.layer}, nil
 	case tar.TypeSymlink:
 		return &entry{Attr: f.attr(h), kind: tree.Symlink, target: h.Linkname, layer: f.layer}, nil
 	case tar.TypeLink:
@@ -225,30 +233,16 @@ func owner(id int) (_ uint32, changed bool) {
 	return uint32(id), false
 }
 
-// read reads a file's bytes, of which there may be fewer than its header says.
-func (f *flattener) read(size int64, body io.Reader) ([]byte, error) {
+// keep keeps a file's bytes, of which there may be fewer than its header says.
+func (f *flattener) keep(size int64, body io.Reader) error {
 	if size > f.limits.Bytes-f.bytes {
-		return nil, fmt.Errorf("%w: more than %d bytes of files", ErrTooBig, f.limits.Bytes)
+		return fmt.Errorf("%w: more than %d bytes of files", ErrTooBig, f.limits.Bytes)
 	}
-	const step = 1 << 20
-	b := make([]byte, 0, min(size, step))
-	for int64(len(b)) < size {
-		if len(b) == cap(b) {
-			b = append(make([]byte, 0, min(size, 2*int64(len(b)))), b...)
-		}
-		n, err := body.Read(b[len(b):min(int64(cap(b)), size)])
-		b = b[:len(b)+n]
-		if err == io.EOF && int64(len(b)) == size {
-			break
-		}
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return nil, readError(err)
-		}
+	_, err := io.CopyN(f.out, body, size)
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
 	}
-	return b, nil
+	return readError(err)
 }
 
 // link makes an entry with what stands at a path, which may be in a lower layer.
@@ -269,7 +263,7 @@ func (f *flattener) link(target string) (*entry, error) {
 	if at == nil || at.kind == tree.Dir {
 		return nil, fmt.Errorf("%w: a hard link to %.200q, which is no file of the image", ErrContent, target)
 	}
-	if int64(len(at.data)) > f.limits.Bytes-f.bytes {
+	if at.size > f.limits.Bytes-f.bytes {
 		return nil, fmt.Errorf("%w: more than %d bytes of files", ErrTooBig, f.limits.Bytes)
 	}
 	e := *at
@@ -338,7 +332,7 @@ func (f *flattener) put(dir *entry, name string, e *entry) error {
 		return fmt.Errorf("%w: more than %d files and folders", ErrTooBig, f.limits.Entries)
 	}
 	f.count++
-	f.bytes += int64(len(e.data))
+	f.bytes += e.size
 	dir.children[name] = e
 	return nil
 }
@@ -353,7 +347,7 @@ func (f *flattener) remove(dir *entry, name string) {
 		f.remove(e, n)
 	}
 	f.count--
-	f.bytes -= int64(len(e.data))
+	f.bytes -= e.size
 	delete(dir.children, name)
 }
 
@@ -423,19 +417,19 @@ func (f *flattener) hideIn(dir *entry) {
 	}
 }
 
-// tree makes a tree of it all.
-func (f *flattener) tree() (*tree.Tree, error) {
+// tree makes a tree of it all. data is what the sink took.
+func (f *flattener) tree(data []byte) (*tree.Tree, error) {
 	t := tree.New(f.limits)
-	if err := f.fill(t, ".", f.root); err != nil {
+	if err := f.fill(t, ".", f.root, data); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrContent, err)
 	}
 	return t, nil
 }
 
-func (f *flattener) fill(t *tree.Tree, p string, e *entry) error {
+func (f *flattener) fill(t *tree.Tree, p string, e *entry, data []byte) error {
 	switch e.kind {
 	case tree.File:
-		return t.WriteFile(p, e.data, e.Attr)
+		return t.WriteFile(p, data[e.at:e.at+e.size:e.at+e.size], e.Attr)
 	case tree.Symlink:
 		target, changed := withinRoot(p, e.target)
 		if changed {
@@ -447,7 +441,7 @@ func (f *flattener) fill(t *tree.Tree, p string, e *entry) error {
 		return err
 	}
 	for n, child := range e.children {
-		if err := f.fill(t, path.Join(p, n), child); err != nil {
+		if err := f.fill(t, path.Join(p, n), child, data); err != nil {
 			return err
 		}
 	}

@@ -17,15 +17,21 @@ import (
 
 var small = tree.Limits{Entries: 200, Bytes: 10_000}
 
+// heap is a sink.
+type heap struct{ bytes.Buffer }
+
+func (h *heap) Size() int64 { return int64(h.Len()) }
+
 // stackUp flattens plain tars.
 func stackUp(layers ...[]byte) (*tree.Tree, leftOut, error) {
-	f := newFlattener(small)
+	h := &heap{}
+	f := newFlattener(h, small)
 	for _, l := range layers {
 		if err := f.apply(bytes.NewReader(l)); err != nil {
 			return nil, f.left, err
 		}
 	}
-	t, err := f.tree()
+	t, err := f.tree(h.Bytes())
 	return t, f.left, err
 }
 
@@ -320,7 +326,8 @@ func FuzzLayer(f *testing.F) {
 	f.Add(otherType(f, tar.TypeChar), otherType(f, tar.TypeFifo))
 	f.Add(lines(f, "f ../x 1"), lines(f, "l a /", "f a/b 1"))
 	f.Fuzz(func(t *testing.T, lower, upper []byte) {
-		fl := newFlattener(small)
+		h := &heap{}
+		fl := newFlattener(h, small)
 		for _, l := range [][]byte{lower, upper} {
 			if fl.apply(bytes.NewReader(l)) != nil {
 				break
@@ -330,7 +337,7 @@ func FuzzLayer(f *testing.F) {
 		if entries != fl.count || size != fl.bytes || entries > small.Entries || size > small.Bytes {
 			t.Fatalf("%d entries and %d bytes, counted as %d and %d", entries, size, fl.count, fl.bytes)
 		}
-		tr, err := fl.tree()
+		tr, err := fl.tree(h.Bytes())
 		if err != nil {
 			return
 		}
@@ -354,7 +361,7 @@ func measure(t testing.TB, e *entry, top int) (entries int, size int64) {
 	if e.kind != tree.Dir && len(e.children) > 0 || e.layer > top {
 		t.Fatalf("%+v", e)
 	}
-	entries, size = 1, int64(len(e.data))
+	entries, size = 1, e.size
 	for _, n := range slices.Sorted(maps.Keys(e.children)) {
 		c, s := measure(t, e.children[n], top)
 		entries, size = entries+c, size+s

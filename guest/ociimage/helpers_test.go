@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -227,4 +228,18 @@ func encode(t testing.TB, v any) []byte {
 
 func contains(list []string, part string) bool {
 	return slices.ContainsFunc(list, func(s string) bool { return strings.Contains(s, part) })
+}
+
+// imp is Import, closed at the end of the test.
+func imp(t testing.TB, o Options) (*Result, error) {
+	t.Helper()
+	o.TempDir = t.TempDir()
+	r, err := Import(t.Context(), o)
+	if err == nil {
+		t.Cleanup(func() { _ = r.Close() })
+	}
+	if left, e := os.ReadDir(o.TempDir); e != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, e)
+	}
+	return r, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/pybox/pybox/guest/mapped"
 	"github.com/pybox/pybox/guest/tree"
 )
 
@@ -11,10 +12,10 @@ import (
 // upper ones replace what lower ones have.
 const maxUnpackedTimes = 2
 
-// Import makes the tree of a box's image of a container image. It holds the files of
-// the tree in memory and nothing else that is large: layers are read from the disk.
-// Errors match one of the sentinels here, those of the packages fetch, layout and
-// tree, or ctx's.
+// Import makes the tree of a box's image of a container image. What is large, layers
+// and the files of the tree, is on the disk and not in memory; the result must be
+// closed. Errors match one of the sentinels here, those of the packages fetch, layout
+// and tree, or ctx's; and nospace.Is tells a full disk.
 func Import(ctx context.Context, o Options) (*Result, error) {
 	if !isDigest(o.Source.Digest) {
 		return nil, noDigest(o.Source.Kind, o.Source.Where)
@@ -38,7 +39,12 @@ func Import(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	flat := newFlattener(o.Limits)
+	spool, err := mapped.NewSpool(o.TempDir)
+	if err != nil {
+		return nil, err
+	}
+	defer spool.Discard()
+	flat := newFlattener(spool, o.Limits)
 	budget := maxUnpackedTimes * o.Limits.Bytes
 	for i, l := range f.layers {
 		if err := stack(ctx, flat, openers[i], l.DiffID, &budget); err != nil {
@@ -46,11 +52,15 @@ func Import(ctx context.Context, o Options) (*Result, error) {
 		}
 		f.provenance.Layers = append(f.provenance.Layers, l.Layer)
 	}
-	t, err := flat.tree()
+	data, err := spool.Map()
 	if err != nil {
 		return nil, err
 	}
-	return finish(t, flat.left, f, o)
+	r, err := finish(flat, data, f, o)
+	if err != nil {
+		data.Close()
+	}
+	return r, err
 }
 
 // open makes contact with where the image is.
@@ -101,18 +111,24 @@ func stack(ctx context.Context, flat *flattener, open opener, diffID string, bud
 	return u.finish(diffID)
 }
 
-// finish makes the tree one that a box runs on, and says what was done to it.
-func finish(t *tree.Tree, left leftOut, f *found, o Options) (*Result, error) {
-	r := &Result{Tree: t, Provenance: f.provenance, Ignored: ignored(f.config)}
+// finish makes the tree, and one that a box runs on, and says what was done to it.
+func finish(flat *flattener, data *mapped.Bytes, f *found, o Options) (*Result, error) {
+	t, err := flat.tree(data.Data())
+	if err != nil {
+		return nil, err
+	}
 	fit := fitter{tree: t, arch: o.Arch}
 	python, err := fit.all(searchPath(f.config))
 	if err != nil {
 		return nil, err
 	}
-	r.Python = python
-	r.Notes = append(fit.notes, left.notes()...)
-	return r, nil
+	return &Result{Tree: t, Python: python, Provenance: f.provenance, Notes: append(fit.notes, flat.left.notes()...),
+		Ignored: ignored(f.config), data: data}, nil
 }
+
+// Close gives back what holds the bytes of the tree's files: the tree must not be used
+// afterwards.
+func (r *Result) Close() error { return r.data.Close() }
 
 // notes are sentences about what was left behind.
 func (l leftOut) notes() []string {

@@ -20,6 +20,7 @@ import (
 	"net/http"
 
 	"github.com/pybox/pybox/guest/fetch"
+	"github.com/pybox/pybox/guest/mapped"
 	"github.com/pybox/pybox/guest/tree"
 )
 
@@ -52,6 +53,9 @@ type Options struct {
 	Arch string
 	// CacheDir is where downloads are kept, as from fetch.CacheDir.
 	CacheDir string
+	// TempDir is the folder for files without a name that hold what layers unpack to;
+	// "": the system's, which is memory on some machines.
+	TempDir string
 	// Username and Password are for the registry; both empty: anonymous. They are
 	// sent to it and to the token service that it names, over TLS only.
 	Username, Password string
@@ -70,7 +74,8 @@ type Options struct {
 
 // Result is an imported image.
 type Result struct {
-	// Tree has what a box needs: see package layout, and usr/bin/python3.
+	// Tree has what a box needs: see package layout, and usr/bin/python3. The bytes of
+	// its files are there until Close.
 	Tree *tree.Tree
 	// Python is what usr/bin/python3 leads to.
 	Python     Interpreter
@@ -80,6 +85,8 @@ type Result struct {
 	// Ignored are the settings of the image's configuration that a box does not
 	// follow, such as `Entrypoint ["/start.sh"]`.
 	Ignored []string
+
+	data *mapped.Bytes
 }
 
 // Interpreter is an image's Python.

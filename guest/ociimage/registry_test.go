@@ -135,7 +135,7 @@ func TestImportFromRegistry(t *testing.T) {
 						shown.Add(p.Done)
 					}
 				}
-				r, err := Import(t.Context(), o)
+				r, err := imp(t, o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -178,7 +178,7 @@ func TestLayersAreKept(t *testing.T) {
 	top := digestOf(t, ls[1])
 	times := func(want int) {
 		t.Helper()
-		if _, err := Import(t.Context(), o); err != nil {
+		if _, err := imp(t, o); err != nil {
 			t.Fatal(err)
 		}
 		if n := s.asked("GET /v2/some/image/blobs/" + top); n != want {
@@ -250,7 +250,7 @@ func TestLyingRegistry(t *testing.T) {
 			s := newServer(t)
 			x := both(t, gz)
 			src := s.push(t, x)
-			r, err := Import(t.Context(), options(t, src))
+			r, err := imp(t, options(t, src))
 			if err != nil {
 				t.Fatalf("before it lies: %v", err)
 			}
@@ -258,7 +258,7 @@ func TestLyingRegistry(t *testing.T) {
 			for _, at := range []string{"/manifests/" + p.IndexDigest, "/manifests/" + p.ManifestDigest, "/blobs/" + p.ConfigDigest,
 				"/blobs/" + p.Layers[0].Digest, "/blobs/" + p.Layers[2].Digest} {
 				s.on(at, lie(s))
-				_, err := Import(t.Context(), options(t, src))
+				_, err := imp(t, options(t, src))
 				if !errors.Is(err, ErrDigest) && !errors.Is(err, fetch.ErrUnavailable) && !errors.Is(err, ErrTooBig) {
 					t.Errorf("%.20s: %v", at, err)
 				}
@@ -312,7 +312,7 @@ func TestSlowRegistry(t *testing.T) {
 			}
 		})
 		o.CacheDir = t.TempDir()
-		if _, err := Import(t.Context(), o); !errors.Is(err, fetch.ErrStalled) && !errors.Is(err, fetch.ErrContent) {
+		if _, err := imp(t, o); !errors.Is(err, fetch.ErrStalled) && !errors.Is(err, fetch.ErrContent) {
 			t.Errorf("%s: %v", at, err)
 		}
 	}
@@ -337,7 +337,7 @@ func TestEndlessHandshake(t *testing.T) {
 			}
 		}
 	})
-	if _, err := Import(t.Context(), options(t, src)); !errors.Is(err, fetch.ErrUnavailable) {
+	if _, err := imp(t, options(t, src)); !errors.Is(err, fetch.ErrUnavailable) {
 		t.Error(err)
 	}
 }
@@ -372,19 +372,19 @@ func TestTokens(t *testing.T) {
 	}
 	s.mu.Unlock()
 	o := options(t, src)
-	_, err := Import(t.Context(), o)
+	_, err := imp(t, o)
 	if !errors.Is(err, fetch.ErrUnavailable) || !strings.Contains(err.Error(), "PYBOX_REGISTRY_USER") || strings.Contains(err.Error(), "\x1b") {
 		t.Errorf("anonymously: %v", err)
 	}
 	o.Username, o.Password = "someone", "secret"
-	if _, err := Import(t.Context(), o); err != nil {
+	if _, err := imp(t, o); err != nil {
 		t.Error(err)
 	}
 	if leaked.Load() {
 		t.Error("the password went to the registry as well as to its token service")
 	}
 	o.Password = "wrong"
-	if _, err := Import(t.Context(), o); !errors.Is(err, fetch.ErrUnavailable) || strings.Contains(err.Error(), "wrong") {
+	if _, err := imp(t, o); !errors.Is(err, fetch.ErrUnavailable) || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("a wrong password: %v", err)
 	}
 }
@@ -404,7 +404,7 @@ func TestPlainHTTP(t *testing.T) {
 		}
 		o := options(t, src)
 		o.Transport = base
-		if _, err := Import(t.Context(), o); !errors.Is(err, fetch.ErrUnavailable) {
+		if _, err := imp(t, o); !errors.Is(err, fetch.ErrUnavailable) {
 			t.Errorf("%s: %v", host, err)
 		}
 		if got := contains(asked, "http://"); got != plain || !contains(asked, "https://") {
