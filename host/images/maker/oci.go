@@ -56,12 +56,13 @@ func (m *Maker) Import(ctx context.Context, i Import) (*images.Record, error) {
 	}
 	defer st.Close()
 	r, err := ociimage.Import(ctx, ociimage.Options{
-		Source: source, Arch: bun.Manifest.Arch, CacheDir: m.Cache, Username: m.Getenv(envUser), Password: m.Getenv(envPassword),
+		Source: source, Arch: bun.Manifest.Arch, CacheDir: m.Cache, TempDir: st.Dir(), Username: m.Getenv(envUser), Password: m.Getenv(envPassword),
 		Transport: m.Transport, Progress: m.Events.Progress, Log: m.log(),
 	})
 	if err != nil {
 		return nil, m.explain(err)
 	}
+	defer r.Close()
 	m.Events.line("writing %d files and folders", r.Tree.Len())
 	if err := write(st, r.Tree); err != nil {
 		return nil, m.explain(err)
