@@ -17,6 +17,7 @@ import (
 
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/host/home"
+	"github.com/pybox/pybox/host/images"
 )
 
 // ErrRunning: a VM runs, and what is to be removed is in use.
@@ -86,6 +87,7 @@ var inHome = []known{
 	kind(`(?:daemon|console)\.log(?:\.1)?|daemon\.err`, "logs"),
 	kind(`pybox\.sock`, "socket"),
 	kind(`files/body-[0-9]+`, "files on their way to a run"),
+	kind(images.Dir+`/lock`, "PyBox's own records"),
 }
 
 // receipts are the records of runs.
@@ -166,6 +168,8 @@ func (r *Removal) state(ctx context.Context, o RemovalOptions, rec record) error
 			return "yours"
 		case rel == receiptsDir || receipts.pattern.MatchString(rel):
 			return "receipts; '--receipts' removes them too"
+		case strings.HasPrefix(rel, images.Dir+"/"):
+			return "images of your own; 'pybox image remove' removes them"
 		}
 		return "PyBox did not make it"
 	})
@@ -240,7 +244,7 @@ func (r *Removal) cache(ctx context.Context, o RemovalOptions, rec record) error
 }
 
 // folders are what PyBox makes in its state folder and in the cache.
-var folders = []string{"bundles", "files", receiptsDir, "sha256", "partial", bytecodeDir, workDir}
+var folders = []string{"bundles", "files", images.Dir, receiptsDir, "sha256", "partial", bytecodeDir, workDir}
 
 // walk lists a folder: files that kindOf knows are removed, and so are the folders
 // of PyBox's that hold them. Anything else is kept, for the reason that why gives; a
@@ -302,9 +306,9 @@ func (r *Removal) walk(ctx context.Context, dir string, kindOf func(rel string, 
 	return nil
 }
 
-// shared are the folders of the cache that others fill as well: what stays there is one
-// row, however much it is.
-var shared = []string{"sha256", "partial", bytecodeDir}
+// shared are the folders of the cache that others fill as well, and that of images: what
+// stays there is one row, however much it is.
+var shared = []string{"sha256", "partial", bytecodeDir, images.Dir}
 
 // keep names what stays: each by itself in a folder of PyBox's, and as a whole where
 // the folder stays as a whole.

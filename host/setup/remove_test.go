@@ -36,7 +36,7 @@ func (w *world) write(name, content string) {
 // used leaves what a PyBox that was used has in its folders.
 func (w *world) used() {
 	for _, n := range []string{"daemon.log", "daemon.log.1", "console.log", "daemon.err", "daemon.json", ".daemon.json123", "last-end.json",
-		"acceleration.json", "lock", "pybox.sock", "files/body-1", "bundles/.current123", "bundles/tmp-1/kernel"} {
+		"acceleration.json", "lock", "pybox.sock", "files/body-1", "images/lock", "bundles/.current123", "bundles/tmp-1/kernel"} {
 		w.write(filepath.Join(w.o.Home, n), "x")
 	}
 	for _, n := range []string{"setup/0123456789abcdef/bundle/kernel", "setup/0123456789abcdef/bundle/.root.erofs1", "bytecode/" + strings.Repeat("a", 64),
@@ -142,6 +142,27 @@ func TestRemoveEverything(t *testing.T) {
 		t.Errorf("to do again: %+v", r)
 	}
 	w.setUp() // and it can be set up again
+}
+
+// TestRemoveKeepsImages: images of a person's own are theirs, and named in one row.
+func TestRemoveKeepsImages(t *testing.T) {
+	w := newWorld(t)
+	w.setUp()
+	w.used()
+	dir := filepath.Join(w.o.Home, "images")
+	files := []string{filepath.Join(dir, "mine.json"), filepath.Join(dir, strings.Repeat("a", 64)+".erofs")}
+	for _, n := range files {
+		w.write(n, "mine")
+	}
+	if r := w.removal(); len(r.Kept) != 1 || r.Kept[0].Path != dir || !strings.Contains(r.Kept[0].For, "pybox image remove") {
+		t.Errorf("kept: %+v", r.Kept)
+	}
+	w.remove()
+	for _, n := range files {
+		if _, err := os.Stat(n); err != nil {
+			t.Errorf("it is gone: %v", err)
+		}
+	}
 }
 
 // TestRemoveOnlyOurs: whatever else lies there stays, is named, and keeps its folder.
