@@ -517,7 +517,7 @@ func testExecWatch(t *testing.T, p *person) {
 	rest := r.err
 	for _, s := range []string{
 		"accepted as run " + r.receipt.Run.ID, "host\n", "admitted", "container made", "python3 is up", "memory.max = 134217728", "cgroup memory.max\n",
-		"no_new_privs = 1", "settings read back (", "program written into the box", "pids.max = 32 (again)", "program started", "memory ", "kernel, cgroup\n",
+		"no_new_privs = 1", "settings read back (", "files written into the box", "pids.max = 32 (again)", "program started", "memory ", "kernel, cgroup\n",
 		"program ended by itself, exit code 0", "counters read", "counters final: memory peak", "box removed and confirmed gone", "PyBox receipt · run",
 	} {
 		_, after, ok := strings.Cut(rest, s)

@@ -37,11 +37,11 @@ var stages = map[string]struct{ words, source string }{
 	"started":             {"container started", fromEngine},
 	"interpreter ready":   {"python3 is up and waits for the program", fromBox},
 	"settings read":       {"all settings read back", fromEngine},
-	"files written":       {"program written into the box", fromBox},
+	"files written":       {"files written into the box", fromBox},
 	"settings read again": {"settings read back again", fromEngine},
 	"empty":               {"no process left in the box", "cgroup cgroup.events"},
 	"counters read":       {"counters read", fromKernel},
-	"collected":           {"files collected", fromEngine},
+	"files collected":     {"what it left was looked at, and sent", fromEngine},
 	"removed":             {"box removed", fromEngine},
 	"admitted":            {}, "go": {}, "ended": {},
 }

@@ -60,7 +60,8 @@ func steps() []api.Event {
 		stage(2601, "ended", 1078),
 		stage(2604, "empty", 3),
 		stage(2606, "counters read", 2),
-		stage(2660, "removed", 54),
+		stage(2608, "files collected", 2),
+		stage(2660, "removed", 52),
 		stage(2661, "a stage of a later agent", 1),
 		{Event: api.EventOutput, MS: 2662},
 	}
