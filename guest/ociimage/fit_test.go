@@ -4,8 +4,12 @@ import (
 	"archive/tar"
 	"debug/elf"
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -262,5 +266,32 @@ func TestSearchPath(t *testing.T) {
 	c.Config.Env = []string{"PATH=" + strings.Join(many("/d", 500), ":")}
 	if n := len(searchPath(c)); n != maxSearch {
 		t.Errorf("%d folders", n)
+	}
+}
+
+// TestRunnerIsWrittenFor: the oldest Python that is taken reads the program that a box
+// begins with.
+func TestRunnerIsWrittenFor(t *testing.T) {
+	py, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3 here")
+	}
+	const check = "import ast, sys; ast.parse(open(sys.argv[1], encoding='utf-8').read(), feature_version=(3, int(sys.argv[2])))"
+	run := func(file string, minor int) error {
+		out, err := exec.CommandContext(t.Context(), py, "-I", "-S", "-c", check, file, strconv.Itoa(minor)).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	if err := run("../../agent/runner/runner.py", MinMinor); err != nil {
+		t.Error(err)
+	}
+	later := filepath.Join(t.TempDir(), "later.py")
+	if err := os.WriteFile(later, []byte("match x:\n    case 1: pass\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(later, MinMinor); err == nil {
+		t.Error("what Python 3.10 brought was taken: the test cannot fail")
 	}
 }
