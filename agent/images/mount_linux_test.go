@@ -31,7 +31,7 @@ func loopDevice(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := erofs.Write(f, tr, t.TempDir()); err != nil {
+	if err := erofs.Write(f, tr); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {

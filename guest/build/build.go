@@ -341,7 +341,7 @@ func (b *builder) root(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.m.Root, err = b.write(bundle.RootName, func(w *os.File) error { return erofs.Write(w, t, b.Out) })
+	b.m.Root, err = b.write(bundle.RootName, func(w *os.File) error { return erofs.Write(w, t) })
 	return err
 }
 
@@ -355,7 +355,7 @@ func (b *builder) image(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	f, err := b.write(imageFile(name), func(w *os.File) error { return erofs.Write(w, t, b.Out) })
+	f, err := b.write(imageFile(name), func(w *os.File) error { return erofs.Write(w, t) })
 	if err != nil {
 		return err
 	}

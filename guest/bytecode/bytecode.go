@@ -288,7 +288,7 @@ func (o Options) writeImage(img *tree.Tree) (name, serial string, err error) {
 	if err := f.Chmod(0o644); err != nil {
 		return "", "", err
 	}
-	if err := erofs.Write(f, img, o.TempDir); err != nil {
+	if err := erofs.Write(f, img); err != nil {
 		return "", "", err
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {

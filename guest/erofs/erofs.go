@@ -7,7 +7,6 @@ package erofs
 import (
 	"fmt"
 	"io"
-	"io/fs"
 	"time"
 
 	goerofs "github.com/erofs/go-erofs"
@@ -20,58 +19,15 @@ import (
 // time makes the inodes half as big.)
 var Time = time.Date(2025, 8, 9, 0, 0, 0, 0, time.UTC)
 
-// Write writes t to w, which must be at offset 0 of an empty file. Large
-// contents are spooled in tempDir ("": the system's) on the way.
-func Write(w io.WriteSeeker, t *tree.Tree, tempDir string) error {
-	img := goerofs.Create(w, goerofs.WithBuildTime(uint64(Time.Unix()), 0), goerofs.WithTempDir(tempDir))
-	for _, n := range t.Nodes() {
-		if err := add(img, n); err != nil {
-			return fmt.Errorf("erofs: %s: %w", n.Path, err)
-		}
+// Write writes t to w, which must be at offset 0 of an empty file. Contents go there
+// from where the tree has them.
+func Write(w io.WriteSeeker, t *tree.Tree) error {
+	img := goerofs.Create(w, goerofs.WithBuildTime(uint64(Time.Unix()), 0))
+	if err := img.CopyFrom(newSource(t)); err != nil {
+		return fmt.Errorf("erofs: %w", err)
 	}
 	if err := img.Close(); err != nil {
 		return fmt.Errorf("erofs: %w", err)
 	}
 	return nil
-}
-
-func add(img *goerofs.Writer, n *tree.Node) error {
-	name := "/" + n.Path
-	if n.Path == "." {
-		name = "/"
-	}
-	var err error
-	switch n.Kind {
-	case tree.Dir:
-		err = img.Mkdir(name, n.Mode.Perm())
-	case tree.Symlink:
-		err = img.Symlink(n.Target, name)
-	case tree.File:
-		err = addFile(img, name, n.Data)
-	default:
-		err = fmt.Errorf("unknown kind of entry %d", n.Kind)
-	}
-	if err != nil {
-		return err
-	}
-	if n.Kind != tree.Symlink {
-		if err := img.Chmod(name, n.Mode&(fs.ModePerm|fs.ModeSticky)); err != nil {
-			return err
-		}
-	}
-	if err := img.Chown(name, int(n.UID), int(n.GID)); err != nil {
-		return err
-	}
-	return img.Chtimes(name, Time, Time)
-}
-
-func addFile(img *goerofs.Writer, name string, data []byte) error {
-	f, err := img.Create(name)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(data); err != nil {
-		return err
-	}
-	return f.Close()
 }

@@ -253,7 +253,7 @@ func (b *builder) write() (digest string, size int64, err error) {
 			_ = os.Remove(b.Out)
 		}
 	}()
-	if err := erofs.Write(f, b.base.tree, b.dir()); err != nil {
+	if err := erofs.Write(f, b.base.tree); err != nil {
 		return "", 0, err
 	}
 	if err := f.Sync(); err != nil {

@@ -61,7 +61,7 @@ func makeBase(t testing.TB, files map[string]string) userimage.Base {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := erofs.Write(f, tr, ""); err != nil {
+	if err := erofs.Write(f, tr); err != nil {
 		t.Fatal(err)
 	}
 	return baseOf(t, "stdlib", f.Name())

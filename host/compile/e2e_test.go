@@ -149,7 +149,7 @@ func writeImage(t *testing.T, img *tree.Tree) (name, serial string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(f.Chmod(0o644), erofs.Write(f, img, t.TempDir()), f.Close()); err != nil {
+	if err := errors.Join(f.Chmod(0o644), erofs.Write(f, img), f.Close()); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(f.Name())

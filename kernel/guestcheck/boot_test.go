@@ -98,7 +98,7 @@ func writeImage(t *testing.T, name string, files map[string][]byte) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(erofs.Write(out, tr, t.TempDir()), out.Close()); err != nil {
+	if err := errors.Join(erofs.Write(out, tr), out.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return out.Name()

@@ -84,5 +84,5 @@ func writeRoot(path, bin string) error {
 		return err
 	}
 	defer f.Close()
-	return erofs.Write(f, t, filepath.Dir(path))
+	return erofs.Write(f, t)
 }

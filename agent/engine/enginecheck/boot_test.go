@@ -55,7 +55,7 @@ func writeImage(t *testing.T, binary []byte, path string, dirs ...string) string
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(erofs.Write(f, tr, t.TempDir()), f.Close()); err != nil {
+	if err := errors.Join(erofs.Write(f, tr), f.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return f.Name()

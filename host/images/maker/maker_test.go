@@ -95,7 +95,7 @@ func newBundle(t testing.TB) *bundle.Bundle {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(erofs.Write(f, baseTree(t), ""), f.Close()); err != nil {
+	if err := errors.Join(erofs.Write(f, baseTree(t)), f.Close()); err != nil {
 		t.Fatal(err)
 	}
 	img := bundle.Image{Name: "stdlib", File: file("stdlib.erofs")}

@@ -76,7 +76,7 @@ func write(st *images.Stage, t *tree.Tree) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return erofs.Write(f, t, st.Dir())
+	return erofs.Write(f, t)
 }
 
 // imported is the record of what was imported.
