@@ -120,8 +120,8 @@ func presence(in *images.Inspection) string {
 // origin writes where an image of one's own is from.
 func (p *page) origin(r *images.Record) {
 	if b := r.Built; b != nil {
-		p.row("Base", Escape(b.Base.Name, maxName)+" "+glued("sha256 %s", Escape(b.Base.SHA256, maxName)))
-		p.row("Lock", Escape(b.LockKind, maxName)+" "+glued("sha256 %s", Escape(b.LockSHA256, maxName)))
+		p.row("Base", Escape(b.Base.Name, maxName)+", "+glued("sha256 %.12s", Escape(b.Base.SHA256, maxName)))
+		p.row("Lock", Escape(b.LockKind, maxName)+", "+glued("sha256 %.12s", Escape(b.LockSHA256, maxName)))
 		code := "compiled, in a box"
 		if !b.Bytecode {
 			code = "none: each import compiles"
