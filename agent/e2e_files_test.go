@@ -4,6 +4,7 @@ package agent_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -162,8 +163,8 @@ func testRefusedInputs(t *testing.T, g *boxtest.Guest) {
 		{"of the program's name", `two files have the name "main.py"`, boxtest.Program{Inputs: in("main.py")}},
 		{"a folder of the program's name", `two files have the name "main.py"`, boxtest.Program{Inputs: in("main.py/")}},
 		{"twice", `two files have the name "a"`, boxtest.Program{Inputs: in("a", "a")}},
-		{"below a file", `"a/b"`, boxtest.Program{Inputs: in("a", "a/b")}},
-		{"a file where a folder is", `"a"`, boxtest.Program{Inputs: in("a/b", "a")}},
+		{"below a file", "write into the box a/b: not a directory", boxtest.Program{Inputs: in("a", "a/b")}},
+		{"a file where a folder is", "write into the box a: file exists", boxtest.Program{Inputs: in("a/b", "a")}},
 		{"our own name", "kept for PyBox", boxtest.Program{Inputs: in(".pybox/s")}},
 		{"too many", "more than 2 files and folders beside the program", boxtest.Program{Inputs: in("a", "b/", "b/c"), MaxFiles: 2}},
 		{"too large", "more than 7 bytes together", boxtest.Program{Inputs: in("a", "b/", "b/c"), MaxFilesBytes: 7}},
@@ -548,7 +549,9 @@ func testLargeFiles(t *testing.T, g *boxtest.Guest, before *agentv1.StatusRespon
 			sent, got := sha256.New(), sha256.New()
 			stop := watchMost(t, g)
 			began := time.Now()
-			o := exits(t, g, boxtest.Program{
+			ctx, cancel := context.WithTimeout(t.Context(), 4*boxtest.Bound)
+			defer cancel()
+			o, err := g.Try(ctx, boxtest.Program{
 				Memory: c.memory, MaxFiles: 2, MaxFilesBytes: c.size, Timeout: boxtest.Bound, MilliCPU: 2000,
 				OnLeft: func(b []byte) { got.Write(b) },
 				Upload: func(send func(*agentv1.RunRequest) error) error {
@@ -571,8 +574,11 @@ func testLargeFiles(t *testing.T, g *boxtest.Guest, before *agentv1.StatusRespon
 					}
 					return send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Go{Go: &agentv1.RunGo{}}})
 				},
-			}, 0)
+			})
 			most := stop()
+			if err != nil || o.Code() != 0 {
+				t.Fatalf("%v: %v", err, o)
+			}
 			same(t, "what came back", leftNames(o), []string{"out"})
 			if !bytes.Equal(sent.Sum(nil), got.Sum(nil)) {
 				t.Errorf("what came back is not what was sent: %v", o)
