@@ -242,7 +242,7 @@ func (b *builder) addProvenance(p Provenance) error {
 // write writes the image and returns its digest and size.
 func (b *builder) write() (digest string, size int64, err error) {
 	defer func() {
-		err = nospace.Explain(err, "the image", b.dir(), 2*b.base.tree.Bytes(), "")
+		err = nospace.Explain(err, "the image", b.dir(), b.base.tree.Bytes(), "")
 	}()
 	f, err := os.OpenFile(b.Out, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {

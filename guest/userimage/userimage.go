@@ -53,7 +53,7 @@ type Options struct {
 	Lock   Lock
 	Wheels []Wheel
 	// Out is the file to make; it must not be there. Its folder takes what is needed
-	// for the time being: about twice the image.
+	// for the time being, without leaving anything behind: about twice the image.
 	Out string
 	// Compiler compiles the byte code in a virtual machine; nil leaves it out, which
 	// the provenance says.
@@ -73,11 +73,11 @@ type Result struct {
 	Bytes      int64
 	Provenance Provenance
 	// Notes are sentences about what a person should know: modules that hide others,
-	// withdrawn wheels, sources that cannot be compiled.
+	// withdrawn wheels, libraries that nothing has, sources that cannot be compiled.
 	Notes []string
 }
 
-// Build makes an image. On an error Out is not there. Errors match ErrBase,
+// Build makes an image. On an error it leaves nothing behind. Errors match ErrBase,
 // ErrIncomplete, those of the packages wheel, bytecode, tree and nospace, or ctx's.
 func Build(ctx context.Context, o Options) (*Result, error) {
 	b := &builder{Options: o}
