@@ -75,6 +75,8 @@ func fakeDaemon() error {
 	mux.HandleFunc("POST "+api.PathRuns, d.serveRun)
 	mux.HandleFunc("DELETE "+api.PathRun, d.serveCancel)
 	mux.HandleFunc("POST "+api.PathFiles, d.serveFile)
+	mux.HandleFunc("GET "+api.PathFile, d.serveLeft)
+	mux.HandleFunc("DELETE "+api.PathFile, d.serveForget)
 	mux.HandleFunc("POST "+api.PathVMShell, func(w http.ResponseWriter, _ *http.Request) {
 		if os.Getenv("PYBOX_TEST_SHELL") != "opens" {
 			panic(http.ErrAbortHandler) // hangs up
@@ -115,12 +117,44 @@ func (d *wordDaemon) serveFile(w http.ResponseWriter, r *http.Request) {
 	d.n++
 	id := fmt.Sprintf("file%d", d.n)
 	d.files[id] = b
-	_ = json.NewEncoder(w).Encode(api.StoredFile{File: id, Bytes: int64(len(b))})
+	_ = json.NewEncoder(w).Encode(api.StoredFile{File: id, Bytes: int64(len(b)), SHA256: sum(b)})
+}
+
+// serveLeft gives a file; one that has "die" in it kills the daemon in the middle.
+func (d *wordDaemon) serveLeft(w http.ResponseWriter, r *http.Request) {
+	d.mu.Lock()
+	b := d.files[r.PathValue("file")]
+	d.mu.Unlock()
+	if bytes.Contains(b, []byte("die")) {
+		w.Header().Set("Content-Length", fmt.Sprint(len(b)))
+		_, _ = w.Write(b[:1])
+		w.(http.Flusher).Flush()
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	_, _ = w.Write(b)
+}
+
+func (d *wordDaemon) serveForget(w http.ResponseWriter, r *http.Request) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.files, r.PathValue("file"))
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// leave keeps a file that a program leaves.
+func (d *wordDaemon) leave(name, text string) receipt.File {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.n++
+	f := receipt.File{Name: name, Bytes: int64(len(text)), SHA256: new(sum([]byte(text))), Returned: true, File: fmt.Sprintf("file%d", d.n)}
+	d.files[f.File] = []byte(text)
+	return f
 }
 
 // serveRun obeys the program: "out TEXT" and "err TEXT" print a line, "stdin"
 // prints how much of it there is, "flood" prints for ever, "hang" waits for ever,
-// "die" kills the daemon, "exit N" ends the program.
+// "die" kills the daemon, "inputs" prints the names of those, "leave NAME TEXT" leaves
+// a file, "exit N" ends the program.
 func (d *wordDaemon) serveRun(w http.ResponseWriter, r *http.Request) {
 	var req api.RunRequest
 	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
@@ -146,6 +180,7 @@ func (d *wordDaemon) serveRun(w http.ResponseWriter, r *http.Request) {
 	send(api.Event{Event: api.EventAccepted, ID: id})
 	send(api.Event{Event: api.EventStarted})
 	code := 0
+	left := []receipt.File{}
 	how := receipt.Ending{How: receipt.HowExited, By: receipt.ByProgram, Evidence: []string{}}
 	cancelled := receipt.Ending{How: receipt.HowCancelled, By: receipt.ByClient, Evidence: []string{}}
 	program := ""
@@ -176,6 +211,13 @@ func (d *wordDaemon) serveRun(w http.ResponseWriter, r *http.Request) {
 		case "hang":
 			<-ctx.Done()
 			how = cancelled
+		case "inputs":
+			for _, i := range req.Inputs {
+				line("stdout", i.Name)
+			}
+		case "leave":
+			name, text, _ := strings.Cut(rest, " ")
+			left = append(left, d.leave(name, text))
 		case "die":
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		case "exit":
@@ -186,7 +228,10 @@ func (d *wordDaemon) serveRun(w http.ResponseWriter, r *http.Request) {
 	if how.How == receipt.HowCancelled {
 		x = nil
 	}
-	send(api.Event{Event: api.EventReceipt, Receipt: receipttest.Ended(id, how, x)})
+	rec := receipttest.Ended(id, how, x)
+	rec.Program.Files = left
+	rec.Unknown = slices.DeleteFunc(rec.Unknown, func(u receipt.Unknown) bool { return u.Fact == receipt.FactFiles })
+	send(api.Event{Event: api.EventReceipt, Receipt: rec})
 }
 
 // commander runs pybox as a process, with a state directory of its own.
@@ -293,6 +338,34 @@ func TestExecProcess(t *testing.T) {
 	}
 }
 
+// TestExecFiles: what goes in and comes out of a real process.
+func TestExecFiles(t *testing.T) {
+	c := newCommander(t)
+	t.Chdir(t.TempDir())
+	p := c.program("inputs\nleave a one\nleave b/c two\nexit 3")
+	for _, l := range []struct {
+		line string
+		code int
+		out  string
+		errs string // empty: nothing; else a part
+	}{
+		{`mkdir d && echo x > d/x && head -c 100000 /dev/zero > d/y && "$pybox" exec -q --input d --input d/x=z --output out ` + p, 3, "d\nd/x\nd/y\nz\n", ""},
+		{`cat out/a out/b/c; ls -A . out`, 0, "onetwo.:\nd\nout\n\nout:\na\nb\n", ""},
+		{`"$pybox" exec --output out ` + p + ` 2>&1 | tail -1`, 0, "pybox: --output: \"out/a\" is there already, and nothing is overwritten; what the program left is in out/pybox-results-run5 instead. The run itself: exit code 3\n", ""},
+		{`umask 077; "$pybox" exec -q --output private ` + p + `; stat -c %a private private/a private/b private/b/c`, 0, "700\n600\n700\n600\n", ""},
+		{`"$pybox" exec --output-tar out.tar ` + p + ` && true; tar tf out.tar`, 0, "a\nb/c\n", "pybox: 2 files (6 B) in out.tar\n"},
+		{`"$pybox" exec -q --output-tar out.tar ` + p, 125, "", "is there already"},
+		{`"$pybox" exec -q --output none/x ` + p, 125, "", "there is no folder"},
+		{`"$pybox" exec -q --input /dev/null ` + p, 125, "", "is a device"},
+		{`"$pybox" exec -q --output died ` + c.program("leave a fine\nleave b we die here") + `; ls`, 0, "d\nout\nout.tar\nprivate\n", "nothing was put into died, and the files are gone with the daemon"},
+	} {
+		code, out, errs := c.shell(l.line)
+		if code != l.code || out != l.out || l.errs == "" && errs != "" || !strings.Contains(errs, l.errs) {
+			t.Errorf("%s\nexit %d, want %d\nstdout %q, want %q\nstderr %q, want %q", l.line, code, l.code, out, l.out, errs, l.errs)
+		}
+	}
+}
+
 func TestExecUsage(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "home")
 	t.Setenv("PYBOX_HOME", home)
@@ -313,6 +386,8 @@ func TestExecUsage(t *testing.T) {
 		{[]string{"--timeout", "soon", "x.py"}, "--timeout"},
 		{[]string{"x.py", "--pids", "-4"}, "--pids"},
 		{[]string{"no-such-file.py"}, "no-such-file.py"},
+		{[]string{"--output", "", "x.py"}, "--output: it is empty"},
+		{[]string{"--max-files", "x", "x.py"}, "--max-files"},
 		{[]string{"--json", "--memory", "nope", "x.py"}, "--memory"},
 	} {
 		var out, errs bytes.Buffer

@@ -68,9 +68,17 @@ func (p *Place) free(entries []entry) error {
 	return nil
 }
 
-func (p *Place) taken(name string) error {
-	return fmt.Errorf("%q is there already: %w, and nothing is overwritten", filepath.Join(p.path, name), fs.ErrExist)
+func (p *Place) taken(name string) error { return takenError(filepath.Join(p.path, name)) }
+
+// takenError is about a path where something is. It matches fs.ErrExist.
+type takenError string
+
+func (e takenError) Error() string {
+	return fmt.Sprintf("%q is there already, and nothing is overwritten", string(e))
 }
+
+// Unwrap gives what it matches.
+func (takenError) Unwrap() error { return fs.ErrExist }
 
 // takeBack is the end of a publication that failed.
 func (p *Place) takeBack(s *stage, j journal, why error) error {
