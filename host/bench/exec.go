@@ -49,7 +49,10 @@ func benchExec(ctx context.Context, o options, g *boxtest.Guest, r *report) erro
 	if err := benchWhole(ctx, p, g, r); err != nil {
 		return err
 	}
-	return benchTalk(ctx, p, r)
+	if err := benchTalk(ctx, p, r); err != nil {
+		return err
+	}
+	return benchFiles(ctx, p, r)
 }
 
 // benchHelp measures what needs no VM.

@@ -1,0 +1,96 @@
+//go:build linux && pyboxtest
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/pybox/pybox/host/receipt"
+)
+
+// filesRuns is how often benchFiles measures.
+const filesRuns = 5
+
+// benchFiles measures a run that 64 MiB go into and come out of, as a whole process
+// with everything on the disk at its end, against the raw transfer of the same bytes
+// over our virtio socket device, both ways.
+func benchFiles(ctx context.Context, p person, r *report) error {
+	in, out := filepath.Join(p.home, "in"), filepath.Join(p.home, "out")
+	if err := writeNoise(in, bulkBytes); err != nil {
+		return err
+	}
+	defer os.Remove(in)
+	// What it leaves is a new file without another 64 MiB of its own work.
+	program, err := p.write("rename.py", "import os\nos.rename('in', 'out')\n")
+	if err != nil {
+		return err
+	}
+	var took, guest []float64
+	for range filesRuns {
+		began := time.Now()
+		if _, err := p.run(ctx, "exec", "--quiet", "--timeout", "30", "--memory", "512MiB", "--max-files-bytes", "64MiB",
+			"--input", in, "--output", out, program); err != nil {
+			return err
+		}
+		took = append(took, ms(time.Since(began)))
+		rec, err := p.last(ctx)
+		if err != nil {
+			return err
+		}
+		f := rec.Program.Files
+		if len(f) != 1 || !f[0].Returned || f[0].Bytes != bulkBytes || len(rec.Configured.Inputs) != 1 || *f[0].SHA256 != *rec.Configured.Inputs[0].SHA256 {
+			return fmt.Errorf("the files of the run %s are not those that they should be: %+v, %+v", rec.Run.ID, rec.Configured.Inputs, f)
+		}
+		guest = append(guest, stageOf(rec, "files written")+stageOf(rec, "files collected"))
+		if err := os.RemoveAll(out); err != nil {
+			return err
+		}
+	}
+	const mebibytes = bulkBytes >> 20
+	raw := 1000 * mebibytes * (1/r.value("socket: host to guest") + 1/r.value("socket: guest to host"))
+	r.add(
+		row{Name: "pybox exec with 64 MiB in and out: the whole process", Value: median(took), Unit: "ms", Note: "cold, synced to the disk"},
+		row{Name: "  of it files going in and out of the box", Value: median(guest), Unit: "ms", Note: "the receipt's stages"},
+		row{Name: "  the same bytes over the raw socket", Value: raw, Unit: "ms", Note: "both ways"},
+		row{Name: "  ratio of the whole to that", Value: median(took) / raw, Unit: "x", Limit: 3},
+	)
+	return nil
+}
+
+// writeNoise writes a file that does not compress.
+func writeNoise(path string, bytes int64) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if _, err := io.CopyN(f, rand.NewChaCha8([32]byte{1}), bytes); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}
+
+func stageOf(r *receipt.Receipt, name string) float64 {
+	for _, s := range r.Run.Stages {
+		if s.Name == name {
+			return s.MS
+		}
+	}
+	return 0
+}
+
+// value is a figure that was measured before.
+func (r *report) value(name string) float64 {
+	for _, x := range r.Rows {
+		if x.Name == name {
+			return x.Value
+		}
+	}
+	return 0
+}
