@@ -137,7 +137,7 @@ func testDataFacts(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
 		t.Fatal(o)
 	}
 	expectFacts(t, o.Stdout, map[string]any{
-		"pictures":     []any{"\x89PNG", "<?xm", "%PDF", "agg"},
+		"pictures":     []any{"\u0089PNG", "<?xm", "%PDF", "agg"},
 		"fonts":        []any{"/tmp/matplotlib", 1, true},
 		"not_compiled": []any{},
 		"tables":       []any{map[string]any{"a": 1, "b": 7}, 2, 4},
