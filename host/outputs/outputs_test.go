@@ -17,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/pybox/pybox/host/receipt"
 	"golang.org/x/sys/unix"
@@ -515,7 +516,12 @@ func TestMark(t *testing.T) {
 	if err := os.Remove("probe"); err != nil {
 		t.Fatal(err)
 	}
-	m := means{mark: attribute{"user.pybox", "0081;0;PyBox;"}}
+	q := quarantined(time.Unix(0x69ec4180, 0))
+	if q.name != "com.apple.quarantine" || q.value != "0081;69ec4180;PyBox;" {
+		t.Errorf("%+v", q)
+	}
+	q.name = "user." + q.name // what Linux lets anybody set
+	m := means{mark: q}
 	if _, err := deliver(t, m, "out", delivery(left)); err != nil {
 		t.Fatal(err)
 	}
@@ -529,8 +535,8 @@ func TestMark(t *testing.T) {
 	}
 	for _, name := range []string{"out/a.csv", "out/b/run.sh", "out/b/c/empty", "out/z", "out.tar"} {
 		b := make([]byte, 100)
-		n, err := unix.Getxattr(name, "user.pybox", b)
-		if err != nil || string(b[:n]) != "0081;0;PyBox;" {
+		n, err := unix.Getxattr(name, q.name, b)
+		if err != nil || string(b[:n]) != q.value {
 			t.Errorf("%s: %q, %v", name, b[:max(n, 0)], err)
 		}
 	}
