@@ -29,5 +29,15 @@ func Write(w io.WriteSeeker, t *tree.Tree) error {
 	if err := img.Close(); err != nil {
 		return fmt.Errorf("erofs: %w", err)
 	}
+	if _, err := w.Seek(0, io.SeekEnd); err != nil {
+		return fmt.Errorf("erofs: %w", err)
+	}
+	if _, err := w.Write(make([]byte, padding)); err != nil {
+		return fmt.Errorf("erofs: %w", err)
+	}
 	return nil
 }
+
+// padding follows an image. Where its last bytes are an inode, programs that read a
+// little more than that at once, fsck.erofs among them, take it for damaged otherwise.
+const padding = 4096

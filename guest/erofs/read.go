@@ -1,9 +1,9 @@
 package erofs
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
 
@@ -29,7 +29,7 @@ func imageErr(format string, a ...any) error {
 // extended attributes and link counts are left behind. Errors match ErrImage or
 // tree's.
 func Read(img []byte, l tree.Limits) (*tree.Tree, error) {
-	fsys, err := goerofs.Open(bytes.NewReader(img))
+	fsys, err := goerofs.Open(padded(img))
 	if err != nil {
 		return nil, imageErr("%w", err)
 	}
@@ -38,6 +38,25 @@ func Read(img []byte, l tree.Limits) (*tree.Tree, error) {
 		return nil, err
 	}
 	return r.t, nil
+}
+
+// padded reads zeros behind an image, for images that have no padding (see Write).
+type padded []byte
+
+// ReadAt implements io.ReaderAt.
+func (p padded) ReadAt(b []byte, at int64) (int, error) {
+	if at < 0 || at >= int64(len(p)) {
+		return 0, io.EOF
+	}
+	n := copy(b, p[at:])
+	if more := min(len(b)-n, padding); more > 0 {
+		clear(b[n : n+more])
+		n += more
+	}
+	if n < len(b) {
+		return n, io.EOF
+	}
+	return n, nil
 }
 
 type reader struct {

@@ -48,6 +48,50 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestReadEveryLength: the last inode may end with the image, and go-erofs reads more
+// than it wrote.
+func TestReadEveryLength(t *testing.T) {
+	needed := 0
+	for n := range 140 {
+		tr := tree.New(tree.DefaultLimits)
+		for i := range n {
+			if err := tr.WriteFile(fmt.Sprint("f", i), nil, tree.Attr{Mode: 0o644}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		img := imageBytes(t, write(t, tr))
+		bare := img[:len(img)-padding]
+		for name, b := range map[string][]byte{"padded": img, "as go-erofs wrote it": bare} {
+			if got, err := Read(b, tree.DefaultLimits); err != nil || got.Len() != n+1 {
+				t.Errorf("%d files, %s: %v", n, name, err)
+			}
+		}
+		if err := walk(img); err != nil {
+			t.Errorf("%d files, by go-erofs alone: %v", n, err)
+		}
+		if walk(bare) != nil {
+			needed++
+		}
+	}
+	if needed == 0 {
+		t.Error("go-erofs reads all of them without padding: it is not needed any more")
+	}
+}
+
+// walk reads what there is to know of every entry.
+func walk(img []byte) error {
+	fsys, err := goerofs.Open(bytes.NewReader(img))
+	if err != nil {
+		return err
+	}
+	return fs.WalkDir(fsys, ".", func(_ string, d fs.DirEntry, err error) error {
+		if err == nil {
+			_, err = d.Info()
+		}
+		return err
+	})
+}
+
 // TestReadShares: files are parts of the image, so that reading costs no memory.
 func TestReadShares(t *testing.T) {
 	img := imageBytes(t, write(t, sample(t, false)))
