@@ -77,6 +77,9 @@ type Options struct {
 	Cache string
 	// TempDir takes the image that is compiled, for the time being.
 	TempDir string
+	// Group parts the sources: those of one name are kept together in the cache, so
+	// that images which have only some of them in common share those. nil: all are one.
+	Group func(source string) string
 	// Machine is asked for when something has to be compiled.
 	Machine func(context.Context) (Machine, error)
 	// Foreign makes the same image for the compiler's architecture, where that is
@@ -141,7 +144,7 @@ type work struct {
 
 // load takes what the cache has.
 func (w *work) load(all map[string][]byte) error {
-	for _, u := range units(w.versions, all) {
+	for _, u := range units(w.versions, all, w.Group) {
 		have, err := load(w.Cache, u, w.complete)
 		if err := w.lacks(err); err != nil {
 			return err

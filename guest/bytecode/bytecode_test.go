@@ -293,3 +293,19 @@ func TestAddToCompiled(t *testing.T) {
 		t.Errorf("compiled %q", c.Compiled)
 	}
 }
+
+// TestGroup: groups are kept apart, and a new one is all that is compiled.
+func TestGroup(t *testing.T) {
+	c := &bytecodetest.Compiler{GuestArch: "amd64"}
+	o := options(t, c)
+	o.Group = func(p string) string { return filepath.Dir(p) }
+	add(t, imageTree(t, "amd64", nil), o)
+	c.Compiled = nil
+	added := lib + "more/a.py"
+	tr := imageTree(t, "amd64", map[string]string{added: "H = 8\n"})
+	add(t, tr, o)
+	wantCode(t, tr, append(importable("amd64"), added))
+	if !slices.Equal(c.Compiled, []string{added}) {
+		t.Errorf("compiled %q", c.Compiled)
+	}
+}

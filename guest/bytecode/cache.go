@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/google/renameio/v2"
 )
@@ -36,22 +37,29 @@ func newUnit(versions []string, sources map[string][]byte) unit {
 	return unit{sources, hex.EncodeToString(h.Sum(nil))}
 }
 
-// units parts the sources in those of every architecture and those of this one.
-func units(versions []string, all map[string][]byte) []unit {
-	common, native := map[string][]byte{}, map[string][]byte{}
+// units parts the sources in those of every architecture and those of this one, and
+// both by group, which may be nil.
+func units(versions []string, all map[string][]byte, group func(source string) string) []unit {
+	type key struct {
+		group  string
+		native bool
+	}
+	parts := map[key]map[string][]byte{}
 	for p, b := range all {
-		if isNative(p) {
-			native[p] = b
-		} else {
-			common[p] = b
+		k := key{native: isNative(p)}
+		if group != nil {
+			k.group = group(p)
 		}
+		if parts[k] == nil {
+			parts[k] = map[string][]byte{}
+		}
+		parts[k][p] = b
 	}
 	var out []unit
-	for _, part := range []map[string][]byte{common, native} {
-		if len(part) > 0 {
-			out = append(out, newUnit(versions, part))
-		}
+	for _, part := range parts {
+		out = append(out, newUnit(versions, part))
 	}
+	slices.SortFunc(out, func(a, b unit) int { return strings.Compare(a.key, b.key) })
 	return out
 }
 

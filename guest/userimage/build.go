@@ -194,8 +194,15 @@ func (b *builder) compile(ctx context.Context) error {
 		return nil
 	}
 	var left []string
+	owner := map[string]string{}
+	for _, i := range b.items {
+		for _, p := range i.read.Paths() {
+			owner[p] = i.SHA256
+		}
+	}
 	err := bytecode.Add(ctx, b.base.tree, bytecode.Options{
 		Arch: b.Arch, Interpreter: b.base.debianPython, Compiler: b.Compiler, Cache: b.BytecodeCache, TempDir: b.dir(),
+		Group:   func(source string) string { return owner[source] },
 		Machine: b.Machine, Left: func(source string) { left = append(left, "/"+source) }, Progress: b.Progress,
 	})
 	if err != nil {

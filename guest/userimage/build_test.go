@@ -39,7 +39,11 @@ func baseFiles() map[string]string {
 		"usr/lib/python3/dist-packages/numpy-2.2.4.dist-info/METADATA": "Metadata-Version: 2.1\nName: numpy\nVersion: 2.2.4\n",
 		"usr/lib/python3/dist-packages/old-1.0.egg-info/PKG-INFO":      "Metadata-Version: 1.2\nName: old\nVersion: 1.0\nRequires-Dist: numpy>=2\n",
 	}
-	files[bytecode.Target("usr/lib/python3.13/abc.py")] = string(bytecode.Header([]byte("A = 1\n"))) + "c"
+	for p, text := range files {
+		if strings.HasSuffix(p, ".py") {
+			files[bytecode.Target(p)] = string(bytecode.Header([]byte(text))) + "c"
+		}
+	}
 	return files
 }
 
@@ -163,6 +167,28 @@ func TestBuild(t *testing.T) {
 	}
 	if want := []string{"unpacking 2 wheels", "compiling", "writing the image"}; !slices.Equal(lines, want) {
 		t.Errorf("progress %q, want %q", lines, want)
+	}
+}
+
+// TestCompilesOnce: byte code is kept for each wheel, for whatever image it comes into.
+func TestCompilesOnce(t *testing.T) {
+	dir, cache := t.TempDir(), t.TempDir()
+	for _, c := range []struct {
+		wheels   []userimage.Wheel
+		compiled int
+	}{
+		{[]userimage.Wheel{source(t, dir, beta)}, 1},
+		{[]userimage.Wheel{source(t, dir, beta), source(t, dir, alpha)}, 2}, // alpha's alone
+		{[]userimage.Wheel{source(t, dir, beta)}, 0},
+	} {
+		compiler := &bytecodetest.Compiler{GuestArch: "amd64"}
+		o := options(t, c.wheels...)
+		o.Compiler, o.BytecodeCache = compiler, cache
+		o.Machine = func(context.Context) (bytecode.Machine, error) { return bytecode.Machine{}, nil }
+		build(t, o)
+		if len(compiler.Compiled) != c.compiled {
+			t.Errorf("compiled %q, want %d", compiler.Compiled, c.compiled)
+		}
 	}
 }
 

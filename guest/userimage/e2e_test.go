@@ -76,7 +76,7 @@ func TestE2EWheels(t *testing.T) {
 	driver := qemu.New(qemu.Options{Logger: vmtest.Logger(t)})
 	m := b.Manifest
 	dir := t.TempDir()
-	var left, lines []string
+	var lines []string
 	o := userimage.Options{
 		Name: "mine", Arch: m.Arch, Base: bundled(t, b, "stdlib"), Lock: userimage.Lock{Kind: "requirements", SHA256: strings.Repeat("ab", 32)},
 		Wheels: []userimage.Wheel{source(t, dir, pureWheel), source(t, dir, nativeWheel(t, m.Arch))}, Out: filepath.Join(t.TempDir(), "image.erofs"),
@@ -90,8 +90,8 @@ func TestE2EWheels(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, strings.Join(lines, "\n"))
 	}
-	if left = r.Notes; len(left) != 1 || !strings.Contains(left[0], "/pure/template.py") {
-		t.Errorf("notes %q", left)
+	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "/pure/template.py") {
+		t.Errorf("notes %q", r.Notes)
 	}
 	if err := os.Chmod(r.File, 0o644); err != nil {
 		t.Fatal(err)

@@ -408,11 +408,11 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestBomb: 32 MiB of zeros behind a declaration of 100 bytes end after 100.
+// TestBomb: 8 MiB of zeros behind a declaration of 100 bytes end after 100.
 func TestBomb(t *testing.T) {
 	w := small()
-	w.Files["zeros"] = strings.Repeat("\x00", 32<<20)
-	w.Record = func(s string) string { return strings.Replace(s, fmt.Sprintf(",%d\n", 32<<20), ",\n", 1) }
+	w.Files["zeros"] = strings.Repeat("\x00", 8<<20)
+	w.Record = func(s string) string { return strings.Replace(s, fmt.Sprintf(",%d\n", 8<<20), ",\n", 1) }
 	b := w.Bytes(t)
 	if len(b) > 1<<20 {
 		t.Fatalf("the bomb has %d bytes", len(b))
