@@ -30,8 +30,9 @@ const MaxBytes = 256 << 20
 // share is the part of the free memory that may be filled: one in so many bytes.
 const share = 8
 
-// chunk is how much is read at once.
-const chunk = 256 << 10
+// chunk is how much is asked for at once: of more, Linux would leave the rest out
+// (force_page_cache_ra in mm/readahead.c, read_ahead_kb of the disk).
+const chunk = 128 << 10
 
 // Stats say what was read.
 type Stats struct {
@@ -63,9 +64,10 @@ func Budget(proc fs.FS) (int64, error) {
 	return 0, errors.New("free memory: /proc/meminfo does not say what is available")
 }
 
-// Read reads the files that the image at root lists, whole, up to max bytes in all. An
-// image without a list is no error. A file that cannot be read is skipped. Between two
-// pieces it looks at ctx.
+// Read has the kernel read the files that the image at root lists, whole, up to max
+// bytes in all. When it returns, all pages have been allocated, and the last may still
+// be on their way from the disk. An image without a list is no error. A file that cannot
+// be read is skipped. Between two pieces it looks at ctx.
 func Read(ctx context.Context, root string, max int64) (Stats, error) {
 	var s Stats
 	r, err := os.OpenRoot(root)
@@ -84,9 +86,8 @@ func Read(ctx context.Context, root string, max int64) (Stats, error) {
 	if err := errors.Join(err, list.Close()); err != nil {
 		return s, fmt.Errorf("read ahead: %w", err)
 	}
-	buf := make([]byte, chunk)
 	for line := range strings.Lines(string(text)) {
-		n, err := file(ctx, r, strings.TrimSuffix(line, "\n"), max-s.Bytes, buf)
+		n, err := file(ctx, r, strings.TrimSuffix(line, "\n"), max-s.Bytes)
 		s.Bytes += n
 		if ctx.Err() != nil {
 			return s, fmt.Errorf("read ahead: %w", context.Cause(ctx))
@@ -103,8 +104,8 @@ func Read(ctx context.Context, root string, max int64) (Stats, error) {
 // errTooLarge marks a file that does not fit what is left.
 var errTooLarge = errors.New("too large")
 
-// file reads a file of at most max bytes.
-func file(ctx context.Context, r *os.Root, name string, max int64, buf []byte) (n int64, err error) {
+// file has a file of at most max bytes read.
+func file(ctx context.Context, r *os.Root, name string, max int64) (n int64, err error) {
 	f, err := open(r, name)
 	if err != nil {
 		return 0, err
@@ -118,11 +119,11 @@ func file(ctx context.Context, r *os.Root, name string, max int64, buf []byte) (
 		return 0, errTooLarge
 	}
 	for n < st.Size() && ctx.Err() == nil {
-		k, err := f.Read(buf[:min(int64(len(buf)), st.Size()-n)])
-		n += int64(k)
-		if err != nil {
+		piece := min(chunk, st.Size()-n)
+		if err := fetch(f, n, piece); err != nil {
 			return n, err
 		}
+		n += piece
 	}
 	return n, ctx.Err()
 }
