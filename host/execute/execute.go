@@ -99,9 +99,9 @@ type Host interface {
 	// names of that VM's images: none when they are not known.
 	Policy() (*policy.Policy, error)
 	Images() []string
-	// Stored tells whether there is an image of one's own with that name, which a VM
-	// that is started now would have.
-	Stored(image string) bool
+	// Stored gives the digest of the image of one's own with that name, which a VM
+	// that is started now would have: lower-case hex, "" when there is none.
+	Stored(image string) string
 	// DaemonGone remembers the daemon that runs now; the function that it gives
 	// tells whether that has ended since, and its VM with it.
 	DaemonGone() func() bool
@@ -363,7 +363,9 @@ func (x *execution) carryOut() int {
 	}
 	x.has(out)
 	x.deliver(out.Receipt)
-	return x.conclude(out)
+	code := x.conclude(out)
+	x.hintReplaced(out)
+	return code
 }
 
 // refusal is what a person is told when there was no run, with its exit code.

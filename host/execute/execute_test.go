@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,7 +36,7 @@ type fake struct {
 	policy func() (*policy.Policy, error)
 	gone   func() bool
 	images []string
-	stored []string // images of one's own
+	stored map[string]string // digests of images of one's own
 	idle   func() error
 	kept   *receipt.Receipt // what the daemon has kept
 	keep   func(*receipt.Receipt) error
@@ -119,7 +118,7 @@ func (f *fake) Policy() (*policy.Policy, error) {
 
 func (f *fake) Images() []string { return f.images }
 
-func (f *fake) Stored(image string) bool { return slices.Contains(f.stored, image) }
+func (f *fake) Stored(image string) string { return f.stored[image] }
 
 func (f *fake) RestartIdle(context.Context, func(api.Status)) error {
 	if f.idle == nil {

@@ -39,9 +39,12 @@ func (l *local) RestartIdle(ctx context.Context, progress func(api.Status)) erro
 }
 
 // Stored implements Host.
-func (l *local) Stored(image string) bool {
-	_, err := images.View(l.ctl.Home.Dir()).Get(image)
-	return err == nil
+func (l *local) Stored(image string) string {
+	r, err := images.View(l.ctl.Home.Dir()).Get(image)
+	if err != nil {
+		return ""
+	}
+	return r.SHA256
 }
 
 // Policy implements Host.

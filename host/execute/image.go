@@ -28,7 +28,7 @@ func (x *execution) bringImage(why error) error {
 	if in, left := images.In(st, name, ""); in == images.PresenceLeftOut {
 		return refuse("--image: the VM left the image %.80q out when it started: %s; %s", name, left.Why, left.Next)
 	}
-	if !x.Host.Stored(name) {
+	if x.Host.Stored(name) == "" {
 		return why
 	}
 	if x.brought {
@@ -57,4 +57,15 @@ func (x *execution) bringImage(why error) error {
 		return fmt.Errorf("restarting the VM for the image %s: %w", name, err)
 	}
 	return nil
+}
+
+// hintReplaced says that the run was in an image whose name stands for another one by
+// now, which the VM does not have yet.
+func (x *execution) hintReplaced(out *api.Outcome) {
+	ran := out.Receipt.Configured.Image
+	now := x.Host.Stored(ran.Name)
+	if x.Quiet || now == "" || ran.Digest == "" || ran.Digest == "sha256:"+now {
+		return
+	}
+	x.display.line("pybox: this was an earlier image %s than the one that there is now: 'pybox vm restart' gives that to the VM", ran.Name)
 }

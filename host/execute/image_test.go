@@ -3,6 +3,7 @@ package execute
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/pybox/pybox/host/api"
@@ -20,7 +21,7 @@ func withoutImage(p *person) {
 		return script(on, receipttest.Example())
 	}
 	p.host.idle = func() error { has = true; return nil }
-	p.host.images, p.host.stored = []string{"stdlib", "mine"}, []string{"mine"}
+	p.host.images, p.host.stored = []string{"stdlib", "mine"}, map[string]string{"mine": strings.Repeat("1", 64)}
 }
 
 func TestImageMadeSinceTheStart(t *testing.T) {
@@ -67,5 +68,18 @@ func TestImageThatCannotBeBrought(t *testing.T) {
 				t.Errorf("%d requests, want %d", len(p.host.runs), c.runs)
 			}
 		})
+	}
+}
+
+func TestImageThatWasReplaced(t *testing.T) {
+	r := receipttest.Example()
+	name, digest := r.Configured.Image.Name, strings.TrimPrefix(r.Configured.Image.Digest, "sha256:")
+	for now, hint := range map[string]bool{digest: false, strings.Repeat("1", 64): true, "": false} {
+		p := newPerson(t)
+		p.host.stored = map[string]string{name: now}
+		p.expect(Command{}, 0, "PyBox receipt")
+		if got := strings.Contains(p.err.String(), "an earlier image "+name); got != hint {
+			t.Errorf("the store has %.8s…: said %v, want %v", now, got, hint)
+		}
 	}
 }

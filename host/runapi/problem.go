@@ -37,7 +37,7 @@ var kinds = []struct {
 }{
 	{policy.ErrCeiling, api.ProblemCeiling, "above the ceiling", http.StatusForbidden, "ask for less, or raise [ceilings] in config.toml and run 'pybox vm restart'"},
 	{policy.ErrInvalid, api.ProblemBadRequest, "bad request", http.StatusBadRequest, ""},
-	{runs.ErrImage, api.ProblemImage, "no such image", http.StatusNotFound, ""},
+	{runs.ErrImage, api.ProblemImage, "no such image", http.StatusNotFound, "'pybox image list' lists those that there are; one that was made since the VM started is in it after 'pybox vm restart'"},
 	{runs.ErrExists, api.ProblemExists, "the id is in use", http.StatusConflict, "choose another id, or none"},
 	{runs.ErrClosed, api.ProblemStopping, "the VM is stopping", http.StatusConflict, "start it again"},
 	{runs.ErrBusy, api.ProblemBusy, "no room", http.StatusServiceUnavailable, "try again when other runs have ended"},
