@@ -171,7 +171,8 @@ func TestRunErrorsHaveCodes(t *testing.T) {
 		connect.CodeInvalidArgument: admission.ErrTooBig, connect.CodeNotFound: images.ErrNoImage,
 		connect.CodeFailedPrecondition: images.ErrLayout, connect.CodeAlreadyExists: box.ErrExists,
 		connect.CodeResourceExhausted: box.ErrBusy, connect.CodeUnavailable: box.ErrEngine,
-		connect.CodeInternal: errors.New("else"),
+		connect.CodeDeadlineExceeded: context.DeadlineExceeded,
+		connect.CodeInternal:         errors.New("else"),
 	} {
 		if got := connect.CodeOf(coded(fmt.Errorf("run: %w", err))); got != want {
 			t.Errorf("%v: code %v, want %v", err, got, want)
