@@ -27,6 +27,8 @@ var (
 	errStalled = fmt.Errorf("the daemon sent nothing for %v", fetchStall)
 	// errGone: the daemon's answer has no ids, since it comes from a stored receipt.
 	errGone = errors.New("the daemon was lost, and the files with it")
+	// errLost: nobody could ask the guest for the files.
+	errLost = errors.New("the run was lost, and what the program left with it")
 	// errNotKept and errNotKnown: not everything that the program left was there to
 	// be delivered.
 	errNotKept  = errors.New("not everything that the program left could be kept until it was fetched")
@@ -85,6 +87,9 @@ func (x *execution) deliver(r *receipt.Receipt) {
 	}
 	files := returned(r)
 	if len(files) == 0 && !ran(r) {
+		if isLost(r) {
+			x.delivered = &delivery{err: errLost}
+		}
 		return
 	}
 	x.enter(delivering)
@@ -126,6 +131,11 @@ func ran(r *receipt.Receipt) bool {
 		return false
 	}
 	return true
+}
+
+// isLost tells whether it may have, and nothing of that came.
+func isLost(r *receipt.Receipt) bool {
+	return r.Ending.How == receipt.HowVMLost || r.Ending.How == receipt.HowUnknown
 }
 
 func returned(r *receipt.Receipt) (files []receipt.File) {
@@ -231,7 +241,7 @@ func (d *delivery) words(place string) string {
 		return fmt.Sprintf("%v; what the program left is in %s and in %s, and the next command with the same flag puts it in one place", d.err, place, half.Path)
 	case d.there:
 		return fmt.Sprintf("%v, as its receipt says: the rest is in %s", d.err, place)
-	case errors.Is(d.err, errGone), errors.Is(d.err, errNotKnown):
+	case errors.Is(d.err, errGone), errors.Is(d.err, errLost), errors.Is(d.err, errNotKnown):
 		return fmt.Sprintf("%v: nothing was put into %s", d.err, place)
 	case !d.left:
 		return fmt.Sprintf("%v: nothing was put into %s, and the files are gone with the daemon", d.err, place)

@@ -351,7 +351,7 @@ func TestDeliverEndings(t *testing.T) {
 		{exited(0), map[string]string{"one": "1"}, 0, "pybox: 1 file (1 B) in out", true},
 		{receipttest.Ended("x", receipt.Ending{How: receipt.HowRefused, By: receipt.ByAgent, Reason: receipt.ReasonSettings}, nil), nil, 126, "", false},
 		{ended(receipt.HowCancelled, receipt.ByClient, nil), nil, 130, "", false},
-		{ended(receipt.HowVMLost, receipt.ByHost, nil), nil, 125, "", false},
+		{ended(receipt.HowVMLost, receipt.ByHost, nil), nil, 125, "pybox: --output: the run was lost, and what the program left with it: nothing was put into out.", false},
 	} {
 		t.Chdir(t.TempDir())
 		p := newPerson(t)

@@ -549,3 +549,43 @@ func TestMark(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// FuzzSorted: a list that is taken has names that stay where they belong, each once,
+// and each folder before what is in it.
+func FuzzSorted(f *testing.F) {
+	for _, s := range []string{"a", "b\na/\na/b", "a\na/b", "../x", "/", "a/../b", "A\na", "\xff", ".pybox-output-0/x", "a/\na/", "\u212a\nk"} {
+		f.Add(s)
+	}
+	sum := digest("")
+	f.Fuzz(func(t *testing.T, list string) {
+		var files []receipt.File
+		for name := range strings.SplitSeq(list, "\n") {
+			files = append(files, receipt.File{Name: strings.TrimSuffix(name, "/"), Folder: strings.HasSuffix(name, "/"), Returned: true, SHA256: sum})
+		}
+		ordered, err := sorted(files)
+		if err != nil {
+			if !errors.Is(err, ErrList) {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		seen := map[string]bool{} // whether it is a folder
+		for _, file := range ordered {
+			if !filepath.IsLocal(file.Name) || file.Name == "." || filepath.Clean(file.Name) != file.Name || strings.HasPrefix(file.Name, stagePrefix) {
+				t.Errorf("%q was taken", file.Name)
+			}
+			if _, twice := seen[file.Name]; twice {
+				t.Errorf("%q was taken twice", file.Name)
+			}
+			for _, above := range foldersAbove(file.Name) {
+				if folder, there := seen[above]; there && !folder {
+					t.Errorf("%q lies in the file %q", file.Name, above)
+				}
+			}
+			seen[file.Name] = file.Folder
+		}
+		if len(ordered) != len(files) {
+			t.Errorf("%d of %d", len(ordered), len(files))
+		}
+	})
+}
