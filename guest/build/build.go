@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -368,6 +369,7 @@ func (b *builder) addBytecode(ctx context.Context, name string, t *tree.Tree) er
 	o := bytecode.Options{
 		Arch: b.Arch, Interpreter: version(b.packages[name], interpreter), Compiler: b.Compiler,
 		Cache: b.BytecodeCache, TempDir: b.Out, Progress: b.Progress, Machine: b.machine,
+		Group: func(source string) string { return strconv.FormatBool(image.IsStandard(source)) },
 	}
 	if host := b.Compiler.Arch(); host != b.Arch && b.CompileWith != "" {
 		o.Foreign = func(ctx context.Context) (*tree.Tree, error) {

@@ -23,6 +23,10 @@ const Python = "3.13"
 
 const library = "usr/lib/python" + Python
 
+// IsStandard tells whether a path in an image is that of a file of the standard
+// library, which all images have alike.
+func IsStandard(p string) bool { return strings.HasPrefix(p, library+"/") }
+
 // dropped are files of the packages that no image wants: Python's own tests, and
 // a start-up file that only looks for Ubuntu's crash reporter, on every start. Of
 // programs, an image has those of Python alone (see isDropped).
