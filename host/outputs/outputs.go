@@ -155,9 +155,9 @@ func (m means) open(path, name string) (*Place, error) {
 	}
 	p := &Place{path: path, at: at, name: name, means: m}
 	p.Repaired = repair(path, at)
-	s, err := newStage(at)
-	if err == nil {
-		err = s.remove()
+	probe := stageName()
+	if err = at.mkdir(probe, 0o700); err == nil {
+		err = at.remove(probe)
 	}
 	if err != nil {
 		at.close()

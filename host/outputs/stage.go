@@ -94,11 +94,16 @@ const makeTries = 16
 
 var errTaken = errors.New("a new folder is taken away each time")
 
+func stageName() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return stagePrefix + hex.EncodeToString(b[:])
+}
+
+// newStage makes a stage.
 func newStage(at *folder) (*stage, error) {
 	for range makeTries {
-		var b [8]byte
-		_, _ = rand.Read(b[:]) // never fails
-		s := &stage{at: at, name: stagePrefix + hex.EncodeToString(b[:])}
+		s := &stage{at: at, name: stageName()}
 		if err := at.mkdir(s.name, 0o700); err != nil {
 			return nil, err
 		}
