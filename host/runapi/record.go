@@ -68,10 +68,8 @@ func (r *record) answer(rec *receipt.Receipt, notKept error) error {
 		}
 		b = after
 	}
-	if _, err := r.out.Write(append(b, '\n')); err != nil {
-		return err
-	}
-	return r.out.Flush()
+	_, err = r.out.Write(append(b, '\n'))
+	return err
 }
 
 // chunkBytes is the size of the pieces that output is kept in.

@@ -123,7 +123,7 @@ func (h *Handler) run(w http.ResponseWriter, r *http.Request, req api.RunRequest
 	defer release()
 	j := job{run: run, out: out, ctx: ctx, cancel: cancel, done: done, wait: h.times.deliver}
 	if wantsEvents(r.Header) {
-		return h.streamed(j, &stream{w: w, out: out, named: named})
+		return h.streamed(j, &stream{w: w, out: out, client: r.Context(), named: named})
 	}
 	return h.recorded(j, &record{w: w, out: out, client: r.Context()})
 }
@@ -180,8 +180,9 @@ func (h *Handler) streamed(j job, s *stream) error {
 	default:
 		return err
 	}
+	gone := s.gone != nil || s.client.Err() != nil
 	s.event(last)
-	if rec != nil && s.gone != nil {
+	if rec != nil && (gone || s.short) {
 		h.forget(rec)
 	}
 	return nil
@@ -199,7 +200,8 @@ func (h *Handler) recorded(j job, rec *record) error {
 	if err != nil {
 		return err
 	}
-	if err := rec.answer(r, notKept); err != nil {
+	gone := rec.client.Err() != nil
+	if err := rec.answer(r, notKept); gone || err != nil {
 		h.forget(r)
 	}
 	return nil

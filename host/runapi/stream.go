@@ -2,6 +2,7 @@ package runapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
@@ -16,11 +17,16 @@ const maxPiece = 64 << 10
 
 // stream is the answer of a client that wants events.
 type stream struct {
-	w     http.ResponseWriter
-	out   *reply.Writer
-	named bool  // the run goes on without its client
-	open  bool  // the answer has begun
-	gone  error // the client does not read any more
+	w      http.ResponseWriter
+	out    *reply.Writer
+	client context.Context // ends when the client hangs up
+	named  bool            // the run goes on without its client
+	open   bool            // the answer has begun
+	gone   error           // the client does not read any more
+	// short tells that an event is not all on its way, so that the client cannot have
+	// it. Of one that is it may have everything although what follows failed: it goes
+	// away when it has the last event.
+	short bool
 	buf   bytes.Buffer
 }
 
@@ -48,6 +54,7 @@ func (s *stream) send(e api.Event) error {
 		return err
 	}
 	if _, err := s.out.Write(s.buf.Bytes()); err != nil {
+		s.short = true
 		return err
 	}
 	return s.out.Flush()
