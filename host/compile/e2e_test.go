@@ -21,6 +21,7 @@ import (
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/guest/bytecode"
 	"github.com/pybox/pybox/guest/erofs"
+	"github.com/pybox/pybox/guest/layout"
 	"github.com/pybox/pybox/guest/tree"
 	"github.com/pybox/pybox/vm/qemu"
 	"github.com/pybox/pybox/vm/vmtest"
@@ -57,6 +58,7 @@ func TestE2ECompile(t *testing.T) {
 		t.Fatal(err)
 	}
 	var names, want []string
+	var recorded string
 	r := tar.NewReader(&archive)
 	for {
 		h, err := r.Next()
@@ -66,11 +68,15 @@ func TestE2ECompile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		names = append(names, h.Name)
 		pyc, err := io.ReadAll(r)
 		if err != nil {
 			t.Fatal(err)
 		}
+		if h.Name == layout.Preread {
+			recorded = string(pyc)
+			continue
+		}
+		names = append(names, h.Name)
 		for p, text := range good {
 			if bytecode.Target(p) == h.Name && !bytes.HasPrefix(pyc, append(bytecode.Header([]byte(text)), 'c'|0x80)) {
 				t.Errorf("%s: %.40q", h.Name, pyc)
@@ -84,6 +90,11 @@ func TestE2ECompile(t *testing.T) {
 	slices.Sort(names)
 	if !slices.Equal(names, want) {
 		t.Errorf("compiled %q, want %q", names, want)
+	}
+	for _, touched := range []string{bytecode.Target(lib + "json/decoder.py"), "usr/bin/python3.13"} {
+		if !strings.Contains("\n"+recorded, "\n"+touched+"\n") {
+			t.Errorf("%s was not recorded in\n%s", touched, recorded)
+		}
 	}
 	text := strings.Join(progress, "\n")
 	if !strings.Contains(text, "not compiled: /"+lib+"zz_bad.py: SyntaxError") || !strings.Contains(text, "compiled 3 of 4 files") {
