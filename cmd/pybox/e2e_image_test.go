@@ -170,7 +170,7 @@ func TestE2EImages(t *testing.T) {
 		before := p.status().Guest.BootID
 		wait := p.start(nil, "exec", "--timeout", "30", "--image", "mine", p.program("wait.py", "print('up', flush=True)\nimport time\ntime.sleep(20)\nprint('whole')\n"))
 		wait.see(wait.out, "up")
-		p.says("the VM is in use: a run or a shell is in progress, so it was left as it is: run 'pybox vm restart' when that has ended",
+		p.says("the VM is in use: a run is in progress, so it was left as it is: run 'pybox vm restart' when that has ended",
 			"image", "build", "third", "--lock", s.lock, "--find-links", s.dir, "--no-bytecode")
 		p.fails(125, []string{"made after the VM had started", "'pybox vm restart'", "in progress"}, "exec", "--image", "third", prog)
 		p.fails(1, []string{"the image mine is used by the run"}, "image", "remove", "mine")

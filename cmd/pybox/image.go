@@ -446,6 +446,9 @@ func imageFailed(c *cobra.Command, err error) error {
 	return err
 }
 
+// leftAlone is what becomes of a VM that is in use.
+const leftAlone = "so it was left as it is: run 'pybox vm restart' when that has ended"
+
 // change is what has become of an image in the store.
 type change struct {
 	name, sha256 string
@@ -471,13 +474,17 @@ func (o *imageOptions) refresh(c *cobra.Command, ctl *control.Controller, ch cha
 	if err := startable(ctl.Home); err != nil {
 		return fmt.Errorf("%s, and was left as it is: %w", ch.state(), err)
 	}
+	if st.Runs != nil && st.Runs.Active > 0 { // then it is not tried
+		fmt.Fprintf(w, "pybox: %v: a run is in progress, %s\n", control.ErrInUse, leftAlone)
+		return nil
+	}
 	fmt.Fprintf(w, "pybox: restarting the VM so that it %s\n", ch.wish())
 	began, line := time.Now(), newProgress(w)
 	st, err = ctl.RestartIdle(c.Context(), func(s api.Status) { line.show(startLine(s, time.Since(began))) })
 	line.clear()
 	switch {
 	case errors.Is(err, control.ErrInUse):
-		fmt.Fprintf(w, "pybox: %s, so it was left as it is: run 'pybox vm restart' when that has ended\n", show.Clean(err.Error()))
+		fmt.Fprintf(w, "pybox: %s, %s\n", show.Clean(err.Error()), leftAlone)
 		return nil
 	case c.Context().Err() != nil:
 		return errInterrupted
@@ -508,7 +515,7 @@ func (ch change) state() string {
 	if ch.removed {
 		return "the running VM keeps the image " + ch.name
 	}
-	return "the running VM has not this image " + ch.name
+	return "the running VM does not have this image " + ch.name
 }
 
 func (ch change) wish() string {
