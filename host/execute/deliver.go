@@ -114,7 +114,9 @@ func (x *execution) deliver(r *receipt.Receipt) {
 	d.there = d.err == nil || errors.As(d.err, &kept) || errors.As(d.err, &half)
 	switch {
 	case !d.there:
-		d.left = !errors.Is(d.err, api.ErrHungUp) && !errors.Is(d.err, api.ErrNoDaemon)
+		var p *api.Problem
+		forgotten := errors.As(d.err, &p) && p.Type == api.ProblemFile
+		d.left = !forgotten && !errors.Is(d.err, api.ErrHungUp) && !errors.Is(d.err, api.ErrNoDaemon)
 		return
 	case d.err == nil && lacking(r):
 		d.err = errNotKept
@@ -243,8 +245,10 @@ func (d *delivery) words(place string) string {
 		return fmt.Sprintf("%v, as its receipt says: the rest is in %s", d.err, place)
 	case errors.Is(d.err, errGone), errors.Is(d.err, errLost), errors.Is(d.err, errNotKnown):
 		return fmt.Sprintf("%v: nothing was put into %s", d.err, place)
-	case !d.left:
+	case errors.Is(d.err, api.ErrHungUp), errors.Is(d.err, api.ErrNoDaemon):
 		return fmt.Sprintf("%v: nothing was put into %s, and the files are gone with the daemon", d.err, place)
+	case !d.left:
+		return fmt.Sprintf("%v: nothing was put into %s, and the daemon does not have the files any more", d.err, place)
 	}
 	return fmt.Sprintf("%v: nothing was put into %s; the daemon has the files until ten minutes after the run", d.err, place)
 }

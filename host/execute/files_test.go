@@ -391,7 +391,7 @@ func TestNotDelivered(t *testing.T) {
 			[]string{`"result.csv": what came is not what the receipt says`, "nothing was put into out; the daemon has the files until ten minutes after the run", "GET /v1/files/ID", "\n  left-plots/a.png  plots/a.png\n  left-result.csv  result.csv\n"}, "", false},
 		"no such file": {Command{OutputTar: "out"}, func(_ *testing.T, p *person, _ *receipt.Receipt) {
 			p.host.file = func(context.Context, string) (io.ReadCloser, error) { return nil, problem(api.ProblemFile) }
-		}, []string{"pybox: --output-tar: ", "no such thing", "nothing was put into out"}, "", false},
+		}, []string{"pybox: --output-tar: ", "no such thing", "nothing was put into out, and the daemon does not have the files any more"}, "", false},
 		"daemon died": {Command{Output: "out"}, func(_ *testing.T, p *person, _ *receipt.Receipt) {
 			p.host.file = func(context.Context, string) (io.ReadCloser, error) { return io.NopCloser(cutOff{gone}), nil }
 		}, []string{"hung up", "nothing was put into out, and the files are gone with the daemon. The run itself: exit code 7"}, "", false},
