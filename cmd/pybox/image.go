@@ -67,6 +67,9 @@ func imageList() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if b == nil {
+				hintNoBundle(c.ErrOrStderr())
+			}
 			w := c.OutOrStdout()
 			switch {
 			case asJSON:
@@ -141,6 +144,17 @@ func viewImages() (*images.Store, *bundle.Bundle, error) {
 		b = nil
 	}
 	return images.View(dir), b, nil
+}
+
+// hintNoBundle says why PyBox's own images are not listed, unless there are none.
+func hintNoBundle(w io.Writer) {
+	dir, err := home.Locate(getenv)
+	if err == nil {
+		_, err = bundle.Current(dir)
+	}
+	if err != nil && !errors.Is(err, bundle.ErrNoBundle) {
+		fmt.Fprintf(w, "pybox: PyBox's own images are not listed: %s\n", show.Clean(err.Error()))
+	}
 }
 
 func unknownImage(err error) error {

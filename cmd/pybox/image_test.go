@@ -84,6 +84,17 @@ func TestImageList(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &list); err != nil || code != 0 || list.Schema != images.ListSchema || len(list.Images) != 4 {
 		t.Errorf("exit %d, %v: %s", code, err, out)
 	}
+	b, err := bundle.Current(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(b.Path(b.Manifest.Root)); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs = pybox(t, dir, "image", "list")
+	if code != 0 || !strings.Contains(out, "mine ") || !strings.Contains(errs, "PyBox's own images are not listed: the guest bundle is damaged") {
+		t.Errorf("without a whole bundle: exit %d, %q, %q", code, out, errs)
+	}
 	code, out, errs = pybox(t, filepath.Join(dir, "none"), "image", "list")
 	if code != 0 || out != "" || !strings.Contains(errs, "'pybox setup'") {
 		t.Errorf("without any: exit %d, %q, %q", code, out, errs)
