@@ -481,3 +481,57 @@ func rewrite(t *testing.T, s *Store, r *Record) {
 	}
 	overwrite(t, s.recordPath(r.Name), string(b))
 }
+
+// TestCutOff: a replacement that is cut off between any two of its steps leaves the old
+// image or the new one, whole, and the next change sweeps up.
+func TestCutOff(t *testing.T) {
+	for name, cut := range map[string]struct {
+		steps func(s *Store, st *Stage, r *Record, text []byte) error
+		isNew bool
+	}{
+		"before any": {func(*Store, *Stage, *Record, []byte) error { return nil }, false},
+		"after the content": {func(s *Store, st *Stage, r *Record, _ []byte) error {
+			return os.Rename(st.Path(), s.Path(r))
+		}, false},
+		"after the record": {func(s *Store, st *Stage, r *Record, text []byte) error { return s.put(st, r, text) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			old := mustCommit(t, s, "a", "old")
+			st, err := s.Stage(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(st.Path(), padded("new"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r := built("a")
+			r.Schema, r.CreatedAt = Schema, noon
+			if r.SHA256, r.Bytes, err = seal(t.Context(), st.Path()); err != nil {
+				t.Fatal(err)
+			}
+			text, err := r.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cut.steps(s, st, &r, text); err != nil {
+				t.Fatal(err)
+			}
+			if err := st.lock.Close(); err != nil { // the process has ended
+				t.Fatal(err)
+			}
+			got, err := s.Get("a")
+			if err != nil || (got.SHA256 == r.SHA256) != cut.isNew || (got.SHA256 == old.SHA256) == cut.isNew {
+				t.Fatalf("the name stands for %+v, %v", got, err)
+			}
+			if err := s.Verify(t.Context(), got); err != nil {
+				t.Error(err)
+			}
+			mustCommit(t, s, "b", "another")
+			if _, err := s.Remove(t.Context(), "b"); err != nil {
+				t.Fatal(err)
+			}
+			expectOne(t, s, got)
+		})
+	}
+}
