@@ -16,6 +16,7 @@ import (
 
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/guest/erofs"
+	"github.com/pybox/pybox/guest/image"
 	"github.com/pybox/pybox/guest/nospace"
 	"github.com/pybox/pybox/guest/tree"
 )
@@ -235,7 +236,7 @@ func (o Options) run(ctx context.Context, img *tree.Tree) (*found, error) {
 
 // workpiece is the image that a guest of the compiler's architecture can run and
 // that has the missing sources: t itself, or its like for that architecture with
-// t's sources added. Byte code that is known is in it, so that it is not made
+// t's sources added, or in the place of its own where they name the architecture. Byte code that is known is in it, so that it is not made
 // twice.
 func (o Options) workpiece(ctx context.Context, t *tree.Tree, code map[string][]byte, missing []unit) (*tree.Tree, error) {
 	img := t.Clone()
@@ -254,6 +255,11 @@ func (o Options) workpiece(ctx context.Context, t *tree.Tree, code map[string][]
 			old, there := have[p]
 			switch {
 			case !there:
+				if err := img.WriteFile(p, b, tree.Attr{Mode: 0o644}); err != nil {
+					return nil, err
+				}
+			case !bytes.Equal(old, b) && isNative(p, b) && !image.IsStandard(p):
+				img.Remove(p)
 				if err := img.WriteFile(p, b, tree.Attr{Mode: 0o644}); err != nil {
 					return nil, err
 				}

@@ -180,6 +180,27 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestForeignConfig: a source that names the architecture, as numpy/__config__.py, is
+// compiled for each, and that alone.
+func TestForeignConfig(t *testing.T) {
+	const config = "usr/lib/python3/dist-packages/numpy/__config__.py"
+	image := func(arch, triplet string) *tree.Tree {
+		return imageTree(t, arch, map[string]string{config: "LIB = '/usr/lib/" + triplet + "'\n"})
+	}
+	c := &bytecodetest.Compiler{GuestArch: "amd64"}
+	o := options(t, c)
+	add(t, image("amd64", "x86_64-linux-gnu"), o)
+	c.Compiled = nil
+	o.Arch = "arm64"
+	o.Foreign = func(context.Context) (*tree.Tree, error) { return image("amd64", "x86_64-linux-gnu"), nil }
+	arm := image("arm64", "aarch64-linux-gnu")
+	add(t, arm, o)
+	wantCode(t, arm, append(importable("arm64"), config))
+	if !slices.Contains(c.Compiled, config) || slices.Contains(c.Compiled, lib+"abc.py") {
+		t.Errorf("compiled %q", c.Compiled)
+	}
+}
+
 // TestDamagedCache: a file of the cache that is not what was written is told of
 // and made again.
 func TestDamagedCache(t *testing.T) {

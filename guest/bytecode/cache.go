@@ -46,7 +46,7 @@ func units(versions []string, all map[string][]byte, group func(source string) s
 	}
 	parts := map[key]map[string][]byte{}
 	for p, b := range all {
-		k := key{native: isNative(p)}
+		k := key{native: isNative(p, b)}
 		if group != nil {
 			k.group = group(p)
 		}

@@ -1,6 +1,7 @@
 package bytecode
 
 import (
+	"bytes"
 	"path"
 	"strings"
 
@@ -56,10 +57,11 @@ func inLibrary(p string) bool {
 	return false
 }
 
-// isNative tells whether a source is of one architecture only.
-func isNative(p string) bool {
+// isNative tells whether a source is of one architecture only: by its name or, where it
+// is no part of the standard library, by naming one, as numpy/__config__.py does.
+func isNative(p string, source []byte) bool {
 	for _, t := range tripletOf {
-		if strings.Contains(p, t) {
+		if strings.Contains(p, t) || !image.IsStandard(p) && bytes.Contains(source, []byte(t)) {
 			return true
 		}
 	}
