@@ -522,7 +522,7 @@ open("out/empty", "w")
 open("in/same.txt", "r+").write("same")          # as it was
 open("in/changed.txt", "w").write("new content")
 open("Twin", "w").write("1"); open("twin", "w").write("2")
-open("new\\nline", "w"); open(b"\\xff", "w")
+open("new\nline", "w"); open(b"\xff", "w")
 os.symlink("/etc/passwd", "link"); os.mkfifo("fifo")
 socket.socket(socket.AF_UNIX).bind("socket")
 with open("giant", "w") as f: f.truncate(1 << 60)
@@ -670,7 +670,8 @@ func testLargeFiles(t *testing.T, p *person) {
 	}
 	stop()
 	m := <-seen
-	t.Logf("stored in %v, run in %v, fetched in %v; the daemon's RssAnon + RssFile: %d MiB at most, in %d samples", uploaded, ran, fetched, m.max>>20, m.samples)
+	t.Logf("stored in %v, run in %v (%v), fetched in %v; the daemon's RssAnon + RssFile: %d MiB at most, in %d samples",
+		uploaded, ran, rec.Run.Stages, fetched, m.max>>20, m.samples)
 	if m.samples < 10 || m.max > most {
 		t.Errorf("the daemon had %d MiB in %d samples, want at most %d MiB", m.max>>20, m.samples, most>>20)
 	}
