@@ -221,7 +221,7 @@ FOREIGN      = $(FOREIGN_$(HOST)_$(HOSTARCH))
 foreign-kernel:
 	@if [ -n "$(FOREIGN)" ]; then $(MAKE) --no-print-directory kernel ARCH=$(FOREIGN); fi
 foreign-bundle:
-	@if [ -n "$(FOREIGN)" ]; then $(MAKE) --no-print-directory testbundle cloudbundle ARCH=$(FOREIGN); fi
+	@if [ -n "$(FOREIGN)" ]; then $(MAKE) --no-print-directory databundle cloudbundle ARCH=$(FOREIGN); fi
 
 # A bundle with Debian's ready-made kernel, and the test programs: what the tests of
 # that kernel boot. It takes no compiler of C, and without byte code no virtual
