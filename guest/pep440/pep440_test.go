@@ -166,3 +166,12 @@ func FuzzSpecifiers(f *testing.F) {
 		}
 	})
 }
+
+// What Unicode folds to a letter of ASCII is none.
+func TestVersionsAreASCII(t *testing.T) {
+	for _, s := range []string{"1.0.po\u017ft1", "1.0+\u212a", "1.0+a\u017f", "\u0661.0", "1.0rev1\u017f"} {
+		if v, err := Parse(s); !errors.Is(err, ErrSyntax) {
+			t.Errorf("%q was read as %s, %v", s, v, err)
+		}
+	}
+}

@@ -29,7 +29,8 @@ const (
 	maxSpecifiers      = 128
 )
 
-// versionPattern is the one of the specification's appendix, without white space.
+// versionPattern is the one of the specification's appendix, without white space, for
+// ASCII: (?i) would take U+017F for an s, and [a-z] U+212A for a k.
 var versionPattern = regexp.MustCompile(`(?i)^v?` +
 	`(?:([0-9]+)!)?` + // 1 epoch
 	`([0-9]+(?:\.[0-9]+)*)` + // 2 release
@@ -49,11 +50,16 @@ type Version struct {
 	local   []string // lower case
 }
 
+func notASCII(r rune) bool { return r > 0x7f }
+
 // Parse reads a version in any spelling that the specification admits. Numbers
 // above 64 bits are refused.
 func Parse(s string) (Version, error) {
+	if len(s) > maxVersionBytes || strings.ContainsFunc(strings.TrimSpace(s), notASCII) {
+		return Version{}, fmt.Errorf("version %.80q: %w", s, ErrSyntax)
+	}
 	m := versionPattern.FindStringSubmatch(strings.TrimSpace(s))
-	if m == nil || len(s) > maxVersionBytes {
+	if m == nil {
 		return Version{}, fmt.Errorf("version %.80q: %w", s, ErrSyntax)
 	}
 	var v Version

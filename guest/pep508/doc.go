@@ -28,7 +28,7 @@ const (
 )
 
 var (
-	namePattern = regexp.MustCompile(`(?i)^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`)
+	namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	separators  = regexp.MustCompile(`[-_.]+`)
 )
 

@@ -257,3 +257,26 @@ func FuzzRequirement(f *testing.F) {
 		}
 	})
 }
+
+// Upper and lower case are those of ASCII, whatever Unicode folds to its letters.
+func TestNamesAreASCII(t *testing.T) {
+	for _, name := range []string{"\u017fix", "a\u017fb", "\u212aivy", "kiv\u212a", "\u0130x"} {
+		if ValidName(name) {
+			t.Errorf("%q is a name", name)
+		}
+		if _, err := ParseRequirement(name + "==1"); !errors.Is(err, ErrSyntax) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestErrorsShowNoAddress(t *testing.T) {
+	for _, in := range []string{
+		"x @ https://user:SECRET@e.example/x.whl foo", "https://user:SECRET@e.example/x.whl",
+		"git+https://SECRET@e.example/x.git", "x https://SECRET@e.example", "x @ https://e.example/ ; SECRET://",
+	} {
+		if _, err := ParseRequirement(in); !errors.Is(err, ErrSyntax) || strings.Contains(err.Error(), "SECRET") {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+}

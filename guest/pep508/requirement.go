@@ -30,13 +30,17 @@ func (r Requirement) String() string {
 }
 
 // ParseRequirement reads a dependency specifier, as in Requires-Dist. It must be
-// one line; the error matches ErrSyntax.
+// one line; the error matches ErrSyntax, and shows nothing of an address, which may
+// have a password in it.
 func ParseRequirement(s string) (Requirement, error) {
 	r, err := parseRequirement(strings.TrimSpace(s))
-	if err != nil {
-		return Requirement{}, fmt.Errorf("requirement %.120q: %w: %w", s, err, ErrSyntax)
+	switch {
+	case err == nil:
+		return r, nil
+	case strings.Contains(s, "://"):
+		return Requirement{}, fmt.Errorf("a requirement with an address, which is not shown: %w; want 'NAME @ ADDRESS', or that and ' ; MARKER'", ErrSyntax)
 	}
-	return r, nil
+	return Requirement{}, fmt.Errorf("requirement %.120q: %w: %w", s, err, ErrSyntax)
 }
 
 func parseRequirement(s string) (r Requirement, err error) {

@@ -81,6 +81,28 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// The names of strangers cost little, whatever they stand for.
+func TestTagsAreFew(t *testing.T) {
+	tags := func(prefix string, n int) string {
+		var list []string
+		for i := range n {
+			list = append(list, prefix+string(rune('a'+i)))
+		}
+		return strings.Join(list, ".")
+	}
+	w, err := Parse("a-1-" + tags("c", 8) + "-" + tags("d", 8) + "-b_x86_64.whl")
+	if err != nil || len(w.Tags) != 64 {
+		t.Fatal(len(w.Tags), err)
+	}
+	if _, err := Parse("a-1-" + tags("c", 13) + "-" + tags("d", 5) + "-b_x86_64.whl"); !errors.Is(err, ErrName) {
+		t.Error(err)
+	}
+	c := guest("x86_64").Chooser()
+	if n := testing.AllocsPerRun(10, func() { c.Why(w) }); n > 200 {
+		t.Errorf("%v allocations to say why a wheel does not fit", n)
+	}
+}
+
 func TestBest(t *testing.T) {
 	for name, c := range map[string]struct {
 		wheels []string

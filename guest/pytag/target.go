@@ -3,6 +3,7 @@ package pytag
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -93,13 +94,17 @@ func (t Target) Why(w Wheel) string { return t.Chooser().Why(w) }
 // Chooser answers for a target, whose tags it has at hand: making it takes longer
 // than asking. It may be used by several goroutines at once.
 type Chooser struct {
-	target Target
-	ranks  map[Tag]int // lower is better
+	target    Target
+	ranks     map[Tag]int     // lower is better
+	platforms map[string]bool // that the target carries, "any" among them
 }
 
 // Chooser makes one.
 func (t Target) Chooser() Chooser {
-	c := Chooser{t, map[Tag]int{}}
+	c := Chooser{t, map[Tag]int{}, map[string]bool{"any": true}}
+	for _, p := range t.platforms() {
+		c.platforms[p] = true
+	}
 	for i, tag := range t.Supported() {
 		if _, ok := c.ranks[tag]; !ok {
 			c.ranks[tag] = i
@@ -162,19 +167,19 @@ func (c Chooser) Why(w Wheel) string {
 		return ""
 	}
 	var reasons []string
-	seen := map[string]bool{}
 	for _, tag := range w.Tags {
-		why := c.target.whyTag(tag)
-		if !seen[why] && len(reasons) < 3 {
+		if why := c.whyTag(tag); !slices.Contains(reasons, why) {
 			reasons = append(reasons, why)
 		}
-		seen[why] = true
+		if len(reasons) == 3 {
+			break
+		}
 	}
 	return strings.Join(reasons, ", ")
 }
 
-func (t Target) whyTag(tag Tag) string {
-	p := tag.Platform
+func (c Chooser) whyTag(tag Tag) string {
+	p, t := tag.Platform, c.target
 	switch {
 	case strings.HasPrefix(p, "macosx"):
 		return "for macOS"
@@ -186,13 +191,9 @@ func (t Target) whyTag(tag Tag) string {
 		return "for " + strings.SplitN(p, "_", 2)[0]
 	case p != "any" && !strings.HasSuffix(p, "_"+t.Arch):
 		return "for another processor (" + p + ")"
-	}
-	for _, have := range append(t.platforms(), "any") {
-		if have == p {
-			return t.whyPython(tag)
-		}
-	}
-	if strings.HasPrefix(p, "manylinux") {
+	case c.platforms[p]:
+		return t.whyPython(tag)
+	case strings.HasPrefix(p, "manylinux"):
 		return fmt.Sprintf("for another glibc (%s; the image has %d.%d)", p, t.GlibcMajor, t.GlibcMinor)
 	}
 	return "for " + p

@@ -20,7 +20,7 @@ var ErrName = errors.New("no wheel's name")
 // Bounds on names: a file name's own, and what compressed tags may expand to.
 const (
 	maxNameBytes = 255
-	maxTags      = 1024
+	maxTags      = 64
 )
 
 // Suffix is what the names of wheels end with.
