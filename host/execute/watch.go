@@ -41,7 +41,7 @@ var stages = map[string]struct{ words, source string }{
 	"settings read again": {"settings read back again", fromEngine},
 	"empty":               {"no process left in the box", "cgroup cgroup.events"},
 	"counters read":       {"counters read", fromKernel},
-	"files collected":     {"what it left was looked at, and sent", fromEngine},
+	"files collected":     {"looked at what the program left", fromEngine},
 	"removed":             {"box removed", fromEngine},
 	"admitted":            {}, "go": {}, "ended": {},
 }
