@@ -64,8 +64,10 @@ type Recipe struct {
 // pythonSeeds are Python with its whole standard library as Debian splits it, but
 // for ensurepip (python3.13-venv), and tkinter and IDLE (python3-tk, idle), which
 // need a display. libc-bin has the locale C.UTF-8, ncurses-base is what curses knows
-// terminals from, and tzdata-legacy has names such as US/Eastern.
-var pythonSeeds = []string{"python3.13", "python3.13-gdbm", "libc-bin", "ncurses-base", "tzdata-legacy"}
+// terminals from, and tzdata-legacy has names such as US/Eastern. Nothing of these
+// needs libstdc++6, but the wheels of packages that are written in C++ do: they count
+// on the system for it (PEP 600).
+var pythonSeeds = []string{"python3.13", "python3.13-gdbm", "libc-bin", "libstdc++6", "ncurses-base", "tzdata-legacy"}
 
 // scriptNeeds are what maintainer scripts need, which never run.
 var scriptNeeds = []string{"debconf", "debconf-2.0", "dpkg", "install-info"}
