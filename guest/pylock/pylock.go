@@ -27,6 +27,10 @@ const (
 // MaxBytes is the size of a lock file, at most.
 const MaxBytes = 16 << 20
 
+// maxTOMLBytes is that of a pylock.toml, of which more is kept while it is read. One
+// with 250 packages has some 600 KiB.
+const maxTOMLBytes = 4 << 20
+
 // Bounds on a lock file's content.
 const (
 	maxPackages = 4096
@@ -82,8 +86,13 @@ type Wheel struct {
 // SHA256 are those of a package's digests that are SHA-256.
 func (p Package) SHA256() []string { return onlySHA256(p.Hashes) }
 
-// SHA256 is the wheel's digest.
-func (w Wheel) SHA256() string { return onlySHA256(w.Hashes)[0] }
+// SHA256 is the wheel's digest; "" where it has none, as none has that was read.
+func (w Wheel) SHA256() string {
+	if list := onlySHA256(w.Hashes); len(list) > 0 {
+		return list[0]
+	}
+	return ""
+}
 
 func onlySHA256(hashes []Hash) []string {
 	var list []string
@@ -169,9 +178,7 @@ func Parse(name string, data []byte, env Environment) (*Lock, error) {
 	default:
 		readRequirements(l, p, string(data), env)
 	}
-	if len(p.Problems) == 0 {
-		l.check(p)
-	}
+	l.check(p)
 	if err := p.err(); err != nil {
 		return nil, err
 	}
@@ -200,12 +207,17 @@ func (l *Lock) check(p *problems) {
 	lines := map[string]int{}
 	for _, pkg := range l.Packages {
 		if first, twice := lines[pkg.Name]; twice {
-			p.add(pkg.Line, "%s is asked for a second time (first in line %d); one of them must go, or a marker must keep one of them from the image", pkg.Name, first)
+			where := ""
+			if first > 0 {
+				where = fmt.Sprintf(" (first in line %d)", first)
+			}
+			p.add(pkg.Line, "%s is asked for a second time%s; one of them must go, or a marker must keep one of them from the image", pkg.Name, where)
+			continue
 		}
 		lines[pkg.Name] = pkg.Line
 	}
 	switch {
-	case len(l.Packages) > 0:
+	case len(l.Packages) > 0 || len(p.Problems) > 0:
 	case len(l.Skipped) > 0:
 		p.add(0, "none of its %d packages is for the image: every marker rules CPython on Linux out", len(l.Skipped))
 	default:
@@ -224,7 +236,7 @@ func parseHash(algorithm, digest string) (Hash, error) {
 		return h, fmt.Errorf("the hash %.20q is not one that is safe today: SHA-256 is wanted, which uv and pip-compile write", algorithm)
 	}
 	if b, err := hex.DecodeString(h.Hex); err != nil || len(b) != size {
-		return h, fmt.Errorf("%.140q is no %s digest: want %d hexadecimal digits", digest, h.Algorithm, 2*size)
+		return h, fmt.Errorf("%.140q is no %s digest: want %d hexadecimal digits", redact(digest), h.Algorithm, 2*size)
 	}
 	return h, nil
 }

@@ -123,6 +123,7 @@ func TestSpellingsOfARequirement(t *testing.T) {
 		"foo===1.0.0 --hash=sha256:" + digest:                                                 "foo 1.0.0",
 		"foo==v1.0-1+CPU --hash=sha256:" + digest:                                             "foo 1.0.post1+cpu",
 		"foo==1 \\\n\\\n  --hash=sha256:" + digest + " \\\n  # via x\n":                       "foo 1",
+		"foo==1.\\\n0 --hash=sha256:" + digest:                                                "foo 1.0",
 		"foo==1 \\\r\n  --hash=sha256:" + digest + "\r\n":                                     "foo 1",
 		"\ufefffoo==1 --hash=sha256:" + digest:                                                "foo 1",
 		"foo==1;python_version>'3' --hash=sha256:" + digest + " # why":                        "foo 1",
@@ -163,22 +164,24 @@ func TestRequirementsRefused(t *testing.T) {
 		"a==1 --hash=sha256:" + digest[1:]: "no sha256 digest: want 64",
 		"a==1 --hash=sha256:" + strings.Repeat("g", 64):  "no sha256 digest",
 		"a==1 --hash=sha512:" + strings.Repeat("a", 128): "a==1 has no SHA-256 among its hashes",
-		"a==1 --hash":                                    "nothing stands behind --hash",
-		"a==1 --global-option=x" + h:                     "--global-option is about building",
-		"a==1" + h + "\n\n\nA==2" + h:                    "line 4: a is asked for a second time (first in line 1)",
-		"a==1" + h + "\na==1" + h:                        "line 2: a is asked for a second time",
-		"-r other.txt":                                   "line 1: other files are not read",
-		"--requirement=other.txt":                        "other files are not read",
-		"-c constraints.txt":                             "line 1: constraints are not applied",
-		"-e .":                                           "to be installed from its source tree",
-		"-e git+https://e.example/a.git#egg=a":           "to be installed from its source tree",
-		"-f https://e.example/wheels":                    "give --find-links DIR to the command",
-		"--find-links ./wheels":                          "give --find-links DIR to the command",
-		"--trusted-host e.example":                       "certificates are always checked",
-		"--no-binary :all:":                              "only wheels are installed: leave it out",
-		"--no-binary=a":                                  "only wheels are installed",
-		"--use-feature fast-deps":                        "the option --use-feature is not known here",
-		"--surprise":                                     "the option --surprise is not known here",
+		"a==1 --hash":                          "nothing stands behind --hash",
+		"a==1 --global-option=x" + h:           "--global-option is about building",
+		"a==1" + h + "\n\n\nA==2" + h:          "line 4: a is asked for a second time (first in line 1)",
+		"a==1" + h + "\na==1" + h:              "line 2: a is asked for a second time",
+		"-r other.txt":                         "line 1: other files are not read",
+		"--requirement=other.txt":              "other files are not read",
+		"-c constraints.txt":                   "line 1: constraints are not applied",
+		"-e .":                                 "to be installed from its source tree",
+		"-e git+https://e.example/a.git#egg=a": "to be installed from its source tree",
+		"-f https://e.example/wheels":          "give --find-links DIR to the command",
+		"--find-links ./wheels":                "give --find-links DIR to the command",
+		"--trusted-host e.example":             "certificates are always checked",
+		"--no-binary :all:":                    "only wheels are installed: leave it out",
+		"--no-binary=a":                        "only wheels are installed",
+		"--use-feature fast-deps":              "the option --use-feature is not known here",
+		"--surprise":                           "the option --surprise is not known here",
+		strings.Repeat("--extra-index-url https://e.example/\n", maxExtraIndexes) + "a==1" + h + "\n--extra-index-url https://f.example/": "line 18: more than 16 --extra-index-url",
+		"a>=1" + h + "\nb==1" + h + "\nb==2" + h:         "line 3: b is asked for a second time (first in line 2)",
 		"--index-url":                                    "nothing stands behind --index-url",
 		"--index-url http://e.example/simple":            "--index-url wants an https address in a lock file",
 		"-i file:///srv":                                 "wants an https address",
@@ -209,6 +212,46 @@ func TestRequirementsRefused(t *testing.T) {
 		}
 		if !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "r.txt: ") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v\nwant %q", in, err, want)
+		}
+	}
+}
+
+// Names and passwords of addresses are shown in no form.
+func TestNoSecretIsShown(t *testing.T) {
+	h := " --hash=sha256:" + digest
+	for _, in := range []string{
+		"git+https://ghp_SECRET@e.example/o/r.git@main",
+		"https://user:SECRET@e.example/x-1.0-py3-none-any.whl",
+		"https://e.example/x-1.0-py3-none-any.whl?token=SECRET" + h,
+		"x @ https://user:SECRET@e.example/x.whl foo",
+		"x @ https://user:SEC/RET@e.example/x.whl",
+		"x @ https://user:SECRET@e.example/x.zip" + h,
+		"x @ git+https://ghp_SECRET@e.example/o/r.git" + h,
+		"x @ https://e.example/https://user:SECRET@e.example/x.zip" + h,
+		"x https://user:SECRET@e.example/",
+		"-e git+https://ghp_SECRET@e.example/o/r.git#egg=x",
+		"-e 'git+https://user:SEC/RET@e.example/o/r.git'",
+		"-r https://user:SECRET@e.example/x.txt",
+		"-f https://user:SECRET@e.example/x.txt",
+		"--find-links=https://user:SECRET@e.example/x.txt",
+		"--index-url http://user:SECRET@e.example/",
+		"--extra-index-url http://user:SECRET@e.example/",
+		"--trusted-host user:SECRET@e.example",
+		"--no-binary https://user:SECRET@e.example/",
+		"--proxy http://user:SECRET@e.example:80",
+		"--proxy=http://user:SECRET@e.example:80",
+		"--proxy user:SECRET@e.example:80",
+		"--require-hashes --proxy user:SECRET@e.example:80 --pre",
+		"--https://user:SECRET@e.example/",
+		"x==1.0 --config-settings https://user:SECRET@e.example/",
+		"x==1.0 --https://user:SECRET@e.example/",
+		"x==1.0 --hash https://user:SECRET@e.example/",
+		"x==1.0 --hash=sha256:https://user:SECRET@e.example/",
+		"./https://user:SECRET@e.example/",
+	} {
+		l, err := Parse("r.txt", []byte(in), guest)
+		if !errors.Is(err, ErrLock) || strings.Contains(err.Error(), "SECRET") || strings.Contains(err.Error(), "RET@") {
+			t.Errorf("%q: %+v, %v", in, l, err)
 		}
 	}
 }
@@ -288,6 +331,9 @@ func FuzzPylock(f *testing.F) {
 			f.Fatal(err)
 		}
 		f.Add(b)
+	}
+	for _, in := range hostileTOML(20) {
+		f.Add([]byte(in))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { checkParsed(t, "/srv/lock/pylock.toml", data) })
 }

@@ -25,7 +25,8 @@ type logicalLine struct {
 	text   string
 }
 
-// joinLines makes logical lines without comments, by pip's rules.
+// joinLines makes logical lines without comments, by pip's rules: what is joined has
+// nothing put between.
 func joinLines(data string) []logicalLine {
 	var lines []logicalLine
 	var parts []string
@@ -46,11 +47,11 @@ func joinLines(data string) []logicalLine {
 		if isComment {
 			line = ""
 		}
-		lines = append(lines, logicalLine{first, strings.Join(append(parts, line), " ")})
+		lines = append(lines, logicalLine{first, strings.Join(append(parts, line), "")})
 		parts = nil
 	}
 	if len(parts) > 0 {
-		lines = append(lines, logicalLine{first, strings.Join(parts, " ")})
+		lines = append(lines, logicalLine{first, strings.Join(parts, "")})
 	}
 	return lines
 }
@@ -85,7 +86,7 @@ func readRequirements(l *Lock, p *problems, data string, env Environment) {
 // options reads a line of options for the whole file.
 func (r requirements) options(line int, text string) {
 	words := strings.Fields(text)
-	for len(words) > 0 {
+	for known := true; len(words) > 0 && known; {
 		name, value, inline := strings.Cut(words[0], "=")
 		words = words[1:]
 		// "-ihttps://…", as short options may be written.
@@ -99,7 +100,8 @@ func (r requirements) options(line int, text string) {
 			}
 			value, words = words[0], words[1:]
 		}
-		r.option(line, name, strings.Trim(value, `"'`))
+		// What stands behind an option that is not known may be its value.
+		known = r.option(line, name, strings.Trim(value, `"'`))
 	}
 }
 
@@ -119,14 +121,22 @@ var takesValue = map[string]bool{
 	"--no-binary": true, "--only-binary": true, "--trusted-host": true, "--use-feature": true,
 }
 
-func (r requirements) option(line int, name, value string) {
+// maxExtraIndexes bounds the further indexes of a lock.
+const maxExtraIndexes = 16
+
+// option looks at one option and tells whether it is known.
+func (r requirements) option(line int, name, value string) bool {
 	switch name {
 	case "-i", "--index-url", "--pypi-url":
 		if r.isIndex(line, name, value) {
 			r.lock.IndexURL = value
 		}
 	case "--extra-index-url":
-		if r.isIndex(line, name, value) && len(r.lock.ExtraIndex) < 16 {
+		switch {
+		case !r.isIndex(line, name, value):
+		case len(r.lock.ExtraIndex) == maxExtraIndexes:
+			r.add(line, "more than %d --extra-index-url", maxExtraIndexes)
+		default:
 			r.lock.ExtraIndex = append(r.lock.ExtraIndex, value)
 		}
 	case "--no-index":
@@ -135,7 +145,7 @@ func (r requirements) option(line int, name, value string) {
 		// Nothing else is ever done, and what is pinned is pinned.
 	case "--no-binary":
 		if value != ":none:" {
-			r.add(line, "--no-binary asks to build %.80s from its source, which would run its code on this computer; only wheels are installed: leave it out", value)
+			r.add(line, "--no-binary asks to build %.80s from its source, which would run its code on this computer; only wheels are installed: leave it out", redact(value))
 		}
 	case "-f", "--find-links":
 		r.add(line, "folders that a lock file names are not looked at; leave the line out and give --find-links DIR to the command")
@@ -144,12 +154,14 @@ func (r requirements) option(line int, name, value string) {
 	case "-c", "--constraint":
 		r.add(line, "constraints are not applied to what is locked; leave the line out, and give them to the tool that makes the lock")
 	case "-e", "--editable":
-		r.add(line, "%.80s is to be installed from its source tree, which would run its code on this computer; build a wheel of it and lock that, or lock without it ('uv export --no-emit-project')", value)
+		r.add(line, "%.80s is to be installed from its source tree, which would run its code on this computer; build a wheel of it and lock that, or lock without it ('uv export --no-emit-project')", redact(value))
 	case "--trusted-host":
 		r.add(line, "certificates are always checked; leave the line out, or give an http address with --index-url")
 	default:
-		r.add(line, "the option %.40s is not known here; leave it out", name)
+		r.add(line, "the option %.40s is not known here; leave it out", redact(name))
+		return false
 	}
+	return true
 }
 
 // isIndex checks an index's address. That of a lock file must be https.
@@ -168,7 +180,7 @@ func (r requirements) requirement(line int, text string) {
 	req, err := pep508.ParseRequirement(spec)
 	if err != nil {
 		if why := notByName(spec); why != "" {
-			r.add(line, "%.80s %s", spec, why)
+			r.add(line, "%.80s %s", redact(spec), why)
 			return
 		}
 		r.add(line, "%v", err)
@@ -220,7 +232,7 @@ func (r requirements) hashes(line int, pkg *Package, opts []string) bool {
 		name, value, inline := strings.Cut(opts[0], "=")
 		opts = opts[1:]
 		if name != "--hash" {
-			r.add(line, "%s: the option %.40s is about building, and only wheels are installed: leave it out", pkg.Name, name)
+			r.add(line, "%s: the option %.40s is about building, and only wheels are installed: leave it out", pkg.Name, redact(name))
 			return false
 		}
 		if !inline {
@@ -286,14 +298,23 @@ func (r requirements) direct(line int, pkg Package, address string) {
 	r.lock.Packages = append(r.lock.Packages, pkg)
 }
 
-// redact takes names and passwords out of an address that is shown.
-func redact(address string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		return "an address that is none"
+// redact takes out of an address that is shown what may be a secret: a name and
+// password, its query and its fragment. Other text stays as it is.
+func redact(text string) string {
+	scheme, rest, isAddress := strings.Cut(text, "://")
+	if !isAddress {
+		return text
 	}
-	u.User, u.RawQuery, u.Fragment = nil, "", ""
-	return u.String()
+	if end := strings.IndexAny(rest, "?# \t"); end >= 0 {
+		rest = rest[:end]
+	}
+	rest, _, _ = strings.Cut(rest, "://") // an address in an address
+	host, tail, _ := strings.Cut(rest, "/")
+	host = host[strings.LastIndexByte(host, '@')+1:]
+	if _, err := url.Parse("x://" + host); err != nil {
+		return scheme + "://(an address that is none)" // a password with a '/' in it?
+	}
+	return scheme + "://" + host + "/" + tail
 }
 
 // notByName says what is wrong with a requirement that is a place, or "".

@@ -57,6 +57,14 @@ type pylockReader struct {
 }
 
 func readPylock(l *Lock, p *problems, data string, env Environment) {
+	if len(data) > maxTOMLBytes {
+		p.add(0, "it is larger than %d MiB", maxTOMLBytes>>20)
+		return
+	}
+	if line, err := checkShape([]byte(data)); err != nil {
+		p.add(line, "%v", err)
+		return
+	}
 	var f pylockFile
 	if err := toml.Unmarshal([]byte(data), &f); err != nil {
 		line := 0

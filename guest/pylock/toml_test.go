@@ -2,6 +2,7 @@ package pylock
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -121,5 +122,76 @@ func TestPylockOfManyPackages(t *testing.T) {
 	many = pkgA("wheels = [" + strings.Repeat(wheel, maxWheels+1) + "]")
 	if _, err := Parse("pylock.toml", []byte(many), guest); !errors.Is(err, ErrLock) || !strings.Contains(err.Error(), "more than 4096 wheels") {
 		t.Errorf("%.200v", err)
+	}
+}
+
+// hostileTOML are files that take a library long or much which looks a key up among
+// all that it has seen, by what is said of them.
+func hostileTOML(n int) map[string]string {
+	repeat := func(format string, sep string) string {
+		var list []string
+		for i := range n {
+			list = append(list, fmt.Sprintf(format, i))
+		}
+		return strings.Join(list, sep)
+	}
+	return map[string]string{
+		"line 513: a table of more than 512 keys":     repeat("a%d=1", "\n"),
+		"line 2: a table of more than 512 keys":       "lock-version = '1.0'\nx = {" + repeat("a%d=1", ",") + "}",
+		"line 4: a table of more than 512 keys":       "[[packages]]\n[packages.x]\na=1\nb = [[{" + repeat("a%d=1", ",") + "}]]",
+		"a key of more than 8 parts":                  "x" + strings.Repeat(".a", n) + " = 1",
+		"line 1: a key of more than 8 parts":          "[x" + strings.Repeat(".a", n) + "]",
+		"it has more tables and keys than a lock has": "[" + repeat("a%d", "]\n[") + "]",
+		"more tables and keys than a lock has":        "[[" + repeat("a%d", "]]\n[[") + "]]",
+		"more tables and keys than a lock":            "[" + repeat("a.a%d", "]\n[") + "]",
+		"more tables and keys than a":                 "x = [" + repeat("{a=%d}", ",") + "]\n" + strings.Repeat("[[packages]]\n", n),
+		"more tables and keys than":                   "[[packages]]\nx = [" + repeat("{a=%d}", ",") + "]\n" + strings.Repeat("[[packages.wheels]]\n", n),
+		"more tables and keys":                        strings.Repeat("[[p]]\n[[q]]\nx.a=1\n", n),
+		"more tables":                                 "[x]\na.b.c.d.e.f.g=[" + strings.Repeat("[],", n) + "]\n" + "[y." + repeat("a%d]\nb=1\nc=2", "\n[y."),
+	}
+}
+
+func TestTOMLThatIsSlow(t *testing.T) {
+	for want, in := range hostileTOML(20_000) {
+		if _, err := Parse("pylock.toml", []byte(in), guest); !errors.Is(err, ErrLock) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60q: %.200v\nwant %q", in, err, want)
+		}
+	}
+	if _, err := Parse("pylock.toml", []byte(strings.Repeat("#", maxTOMLBytes+1)), guest); !errors.Is(err, ErrLock) || !strings.Contains(err.Error(), "larger than 4 MiB") {
+		t.Errorf("%.200v", err)
+	}
+}
+
+// Locks as large as may be are read, in both forms that tools write.
+func TestLargeTOML(t *testing.T) {
+	inline, headers := "lock-version = '1.0'\n", "lock-version = '1.0'\n"
+	for i := range 800 {
+		head := fmt.Sprintf("[[packages]]\nname = 'a%d'\nversion = '1'\nindex = 'https://e.example/simple'\n", i)
+		inline += head + "wheels = [\n"
+		headers += head
+		for j := range 20 {
+			url := fmt.Sprintf("'https://e.example/%d/a%d-1-py3-none-any.whl'", j, i)
+			inline += fmt.Sprintf("  { url = %s, upload-time = 2025-01-01T00:00:00Z, size = 7, hashes = { sha256 = '%s' } },\n", url, digest)
+			headers += fmt.Sprintf("[[packages.wheels]]\nurl = %s\nsize = 7\n[packages.wheels.hashes]\nsha256 = '%s'\n", url, digest)
+		}
+		inline += "]\n"
+	}
+	for _, in := range []string{inline, headers} {
+		if len(in) < 2<<20 || len(in) > maxTOMLBytes {
+			t.Fatalf("%d bytes", len(in))
+		}
+		l, err := Parse("pylock.toml", []byte(in), guest)
+		if err != nil || len(l.Packages) != 800 || len(l.Packages[7].Wheels) != 20 {
+			t.Errorf("%.200v", err)
+		}
+	}
+}
+
+// A package twice is said where its line is not known, and beside other problems.
+func TestTwiceWithoutALine(t *testing.T) {
+	one := "{ name = 'a', version = '1', wheels = [{ " + urlA + ", hashes = { sha256 = '" + digest + "' } }] }"
+	_, err := Parse("pylock.toml", []byte("lock-version = '1.0'\npackages = ["+one+", "+one+"]"), guest)
+	if !errors.Is(err, ErrLock) || !strings.Contains(err.Error(), "a is asked for a second time; one of them") {
+		t.Error(err)
 	}
 }
