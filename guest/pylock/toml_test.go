@@ -164,19 +164,23 @@ func TestTOMLThatIsSlow(t *testing.T) {
 
 // Locks as large as may be are read, in both forms that tools write.
 func TestLargeTOML(t *testing.T) {
-	inline, headers := "lock-version = '1.0'\n", "lock-version = '1.0'\n"
+	var inline, headers strings.Builder
+	write := func(format string, a ...any) {
+		fmt.Fprintf(&inline, format, a...)
+		fmt.Fprintf(&headers, format, a...)
+	}
+	write("lock-version = '1.0'\n")
 	for i := range 800 {
-		head := fmt.Sprintf("[[packages]]\nname = 'a%d'\nversion = '1'\nindex = 'https://e.example/simple'\n", i)
-		inline += head + "wheels = [\n"
-		headers += head
+		write("[[packages]]\nname = 'a%d'\nversion = '1'\nindex = 'https://e.example/simple'\n", i)
+		inline.WriteString("wheels = [\n")
 		for j := range 20 {
 			url := fmt.Sprintf("'https://e.example/%d/a%d-1-py3-none-any.whl'", j, i)
-			inline += fmt.Sprintf("  { url = %s, upload-time = 2025-01-01T00:00:00Z, size = 7, hashes = { sha256 = '%s' } },\n", url, digest)
-			headers += fmt.Sprintf("[[packages.wheels]]\nurl = %s\nsize = 7\n[packages.wheels.hashes]\nsha256 = '%s'\n", url, digest)
+			fmt.Fprintf(&inline, "  { url = %s, upload-time = 2025-01-01T00:00:00Z, size = 7, hashes = { sha256 = '%s' } },\n", url, digest)
+			fmt.Fprintf(&headers, "[[packages.wheels]]\nurl = %s\nsize = 7\n[packages.wheels.hashes]\nsha256 = '%s'\n", url, digest)
 		}
-		inline += "]\n"
+		inline.WriteString("]\n")
 	}
-	for _, in := range []string{inline, headers} {
+	for _, in := range []string{inline.String(), headers.String()} {
 		if len(in) < 2<<20 || len(in) > maxTOMLBytes {
 			t.Fatalf("%d bytes", len(in))
 		}
