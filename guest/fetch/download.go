@@ -80,11 +80,12 @@ func (f *Fetcher) download(ctx context.Context, part string, item Item) error {
 // are used up.
 func (f *Fetcher) fromSource(ctx context.Context, label, addr, part string, item Item) error {
 	t := transfer{f: f, label: label, addr: addr, part: part, item: item}
-	return f.retry(ctx, func() error { return t.run(ctx) })
+	return f.Retry(ctx, func() error { return t.run(ctx) })
 }
 
-// retry calls fn until it succeeds or its error is none that time mends.
-func (f *Fetcher) retry(ctx context.Context, fn func() error) error {
+// Retry calls fn until it succeeds or its error is none that Transient made, at most
+// Tries times, with the pauses of a download. The error is fn's last or ctx's.
+func (f *Fetcher) Retry(ctx context.Context, fn func() error) error {
 	pause := or(f.Backoff, DefaultBackoff)
 	for try := 1; ; try++ {
 		err := fn()
@@ -113,6 +114,9 @@ type transientError struct {
 }
 
 func (e *transientError) Unwrap() error { return e.error }
+
+// Transient marks a fault that may pass, for Retry.
+func Transient(err error) error { return transient(err) }
 
 func transient(err error) error { return &transientError{error: err} }
 
@@ -253,7 +257,7 @@ func statusError(resp *http.Response, gone string) error {
 	case code == http.StatusOK || code == http.StatusPartialContent:
 		return nil
 	case code == http.StatusNotFound || code == http.StatusGone:
-		return fmt.Errorf("%w %s: it does not have this file; %s", ErrStatus, text, or(gone, goneFromMirror))
+		return missing{fmt.Errorf("%w %s: it does not have this file; %s", ErrStatus, text, or(gone, goneFromMirror))}
 	case code == http.StatusProxyAuthRequired:
 		return fmt.Errorf("%w %s: the proxy asks for a name and password; put them in HTTPS_PROXY", ErrStatus, text)
 	case code == http.StatusTooManyRequests || code == http.StatusRequestTimeout || code >= 500:
@@ -322,8 +326,8 @@ func requestError(ctx context.Context, err error) error {
 		return transient(cause)
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(err, ErrRedirect):
-		return err
+	case errors.Is(err, ErrRedirect), errors.Is(err, ErrInsecure), errors.Is(err, ErrStatus):
+		return err // what the client judged by itself
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return transient(fmt.Errorf("%w: %w", ErrCut, err))
 	}

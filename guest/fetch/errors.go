@@ -23,7 +23,15 @@ var (
 	ErrCut      = errors.New("the transfer was cut") // connection ended early
 	ErrRedirect = errors.New("the mirror redirects") // a loop, or to a bad address
 	ErrConnect  = errors.New("could not be reached") // DNS, TCP, TLS, proxy
+	ErrInsecure = errors.New("asked by https only")  // a client's own rule
+	// ErrGone is matched beside ErrStatus where the source has not the file.
+	ErrGone = errors.New("not there")
 )
+
+// missing is the error of an answer that says that the file is not there.
+type missing struct{ error }
+
+func (m missing) Unwrap() []error { return []error{m.error, ErrGone} }
 
 // Attempt is what one source did.
 type Attempt struct {

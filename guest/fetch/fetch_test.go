@@ -467,6 +467,60 @@ func TestFresh(t *testing.T) {
 	}
 }
 
+// TestFreshAdvice: who fetches has the last word, as in Get, and no package is missing
+// where none was asked for.
+func TestFreshAdvice(t *testing.T) {
+	f := newFetcher(t, serve(t, http.NotFound))
+	f.Advice, f.Gone = "ask the librarian", "it is lent out"
+	_, fresh := f.Fresh(t.Context(), "debian", "x", 100)
+	_, get := f.Get(t.Context(), itemOf(content))
+	for _, err := range []error{fresh, get} {
+		if !errors.Is(err, ErrGone) || !errors.Is(err, ErrStatus) || !strings.Contains(err.Error(), "it is lent out") || !strings.HasSuffix(err.Error(), "\nask the librarian") ||
+			strings.Contains(err.Error(), "Debian") {
+			t.Errorf("got %v", err)
+		}
+	}
+	f.Sources = []Source{serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })}
+	if _, err := f.Fresh(t.Context(), "debian", "x", 100); errors.Is(err, ErrGone) || !errors.Is(err, ErrStatus) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestRetry: only what may pass is tried again.
+func TestRetry(t *testing.T) {
+	f := newFetcher(t)
+	f.Tries, f.Backoff = 3, time.Millisecond
+	fault := errors.New("a fault")
+	for name, c := range map[string]struct {
+		err   error
+		calls int
+	}{"none": {nil, 1}, "lasting": {fault, 1}, "passing": {Transient(fault), 3}} {
+		calls := 0
+		err := f.Retry(t.Context(), func() error { calls++; return c.err })
+		if calls != c.calls || (err == nil) != (c.err == nil) || c.err != nil && !errors.Is(err, fault) {
+			t.Errorf("%s: %v after %d calls", name, err, calls)
+		}
+	}
+}
+
+// refusing is a transport that judges by itself.
+type refusing struct{ err error }
+
+func (r refusing) RoundTrip(*http.Request) (*http.Response, error) { return nil, r.err }
+
+// TestTransportJudges: what the client's own transport refuses is no fault of the
+// network, and not tried again.
+func TestTransportJudges(t *testing.T) {
+	for _, want := range []error{ErrInsecure, ErrStatus, ErrRedirect} {
+		f := newFetcher(t, serve(t, whole))
+		f.Client = &http.Client{Transport: refusing{fmt.Errorf("%w: because", want)}}
+		_, err := f.Fresh(t.Context(), "debian", "x", 100)
+		if !errors.Is(err, want) || errors.Is(err, ErrConnect) || strings.Contains(err.Error(), "tried") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
 func TestProxy(t *testing.T) {
 	var asked atomic.Value
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

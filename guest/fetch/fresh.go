@@ -12,14 +12,14 @@ import (
 // most max bytes, without the cache. The caller must verify it otherwise, as
 // with a signature. Sources and retries are those of Get.
 func (f *Fetcher) Fresh(ctx context.Context, archive, file string, max int64) ([]byte, error) {
-	fail := &SourcesError{File: file}
+	fail := &SourcesError{File: file, Advice: f.Advice}
 	for _, s := range f.Sources {
 		addr := s.url(archive, file)
 		if addr == "" {
 			continue
 		}
 		var body []byte
-		err := f.retry(ctx, func() (err error) {
+		err := f.Retry(ctx, func() (err error) {
 			body, err = f.freshOnce(ctx, addr, max)
 			return err
 		})

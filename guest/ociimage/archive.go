@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -182,12 +183,19 @@ func (t *tarFile) saved() ([]savedImage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", manifestJSON, err)
 	}
-	var list []savedImage
-	if err := unmarshal(b, &list); err != nil {
+	var raw json.RawMessage
+	if err := unmarshal(b, &raw); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFormat, manifestJSON, err)
 	}
-	if len(list) > maxSaved {
-		return nil, fmt.Errorf("%w: %s names %d images, at most %d", ErrTooBig, manifestJSON, len(list), maxSaved)
+	var list []savedImage
+	err = elements(raw, "images", maxSaved, '[', func(d *json.Decoder) error {
+		var s savedImage
+		err := d.Decode(&s)
+		list = append(list, s)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", manifestJSON, err)
 	}
 	return list, nil
 }

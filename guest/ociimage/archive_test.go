@@ -225,7 +225,7 @@ func TestRefusedArchives(t *testing.T) {
 		"no configuration":           {writeTar(t, without(id.Hex+".json"), nil), id.String(), ErrNotFound, id.Hex},
 		"no manifest":                {writeTar(t, without(manifestJSON), nil), id.String(), ErrNotFound, "is not in"},
 		"a manifest that is none":    {writeTar(t, with(manifestJSON, []byte("{}")), nil), id.String(), ErrFormat, "manifest.json"},
-		"a manifest of many":         {writeTar(t, with(manifestJSON, encode(t, make([]savedImage, 1001))), nil), id.String(), ErrTooBig, "1001"},
+		"a manifest of many":         {writeTar(t, with(manifestJSON, encode(t, make([]savedImage, 1001))), nil), id.String(), ErrTooBig, "more than 1000 images"},
 		"more layers in the list":    {writeTar(t, with(manifestJSON, encode(t, []savedImage{{Config: id.Hex + ".json", Layers: []string{"l.tar", "l.tar"}}})), nil), id.String(), ErrFormat, "2"},
 		"no layers in the list":      {writeTar(t, with(manifestJSON, encode(t, []savedImage{{Config: id.Hex + ".json"}})), nil), id.String(), ErrTooBig, "0 layers"},
 		"a path outside of the tar":  {writeTar(t, with(manifestJSON, encode(t, []savedImage{{Config: id.Hex + ".json", Layers: []string{"../../etc/passwd"}}})), nil), id.String(), ErrNotFound, "passwd"},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"runtime"
 	"slices"
 
 	"strings"
@@ -170,7 +172,7 @@ func TestRefusedChains(t *testing.T) {
 		"a platform with an escape":  {func(c *chain) { c.index = indexOf("linux/\x1b[2J") }, ErrPlatform, `\x1b`},
 		"an index of the wrong type": {func(c *chain) { c.index = indexOf("linux/amd64"); c.index.MediaType = types.OCIManifestSchema1 }, ErrFormat, "media type"},
 		"a manifest of another type": {func(c *chain) { c.manifest.MediaType = types.OCIImageIndex }, ErrFormat, "media type"},
-		"too large an index":         {func(c *chain) { c.index = indexOf(make([]string, 1001)...) }, ErrTooBig, "1001"},
+		"too large an index":         {func(c *chain) { c.index = indexOf(make([]string, 1001)...) }, ErrTooBig, "more than 1000 manifests"},
 		"an index's digest of SHA-512": {func(c *chain) {
 			c.index = indexOf("linux/amd64")
 			c.index.Manifests[0].Digest = v1.Hash{Algorithm: "sha512", Hex: strings.Repeat("0", 128)}
@@ -209,7 +211,7 @@ func TestRefusedChains(t *testing.T) {
 			c.manifest.Config = v1.Descriptor{MediaType: types.OCIConfigJSON, Digest: hashOf(someDigest), Size: -1}
 		}, ErrTooBig, "-1"},
 		"no layers":                {func(c *chain) { c.manifest.Layers = nil }, ErrTooBig, "0 layers"},
-		"many layers":              {func(c *chain) { c.manifest.Layers = slices.Repeat(c.manifest.Layers, 64) }, ErrTooBig, "128 layers"},
+		"many layers":              {func(c *chain) { c.manifest.Layers = slices.Repeat(c.manifest.Layers, 64) }, ErrTooBig, "more than 127 layers"},
 		"a foreign layer":          {func(c *chain) { c.manifest.Layers[1].MediaType = types.DockerForeignLayer }, ErrFormat, "layer 2 is of the kind that may not be distributed"},
 		"a restricted layer":       {func(c *chain) { c.manifest.Layers[1].MediaType = types.OCIRestrictedLayer }, ErrFormat, "may not be distributed"},
 		"another restricted layer": {func(c *chain) { c.manifest.Layers[1].MediaType = types.OCIUncompressedRestrictedLayer }, ErrFormat, "may not be distributed"},
@@ -280,6 +282,67 @@ func TestLies(t *testing.T) {
 			if _, err := find(t.Context(), s, digest, "amd64"); !errors.Is(err, ErrDigest) {
 				t.Errorf("%s of %.40s: %v", name, b, err)
 			}
+		}
+	}
+}
+
+// TestCountsBeforeDecoding: a list that is too long is given up at its bound, not when
+// all of it is in memory.
+func TestCountsBeforeDecoding(t *testing.T) {
+	long := func(one string, bytes int) string { return strings.Repeat(one+",", bytes/(len(one)+1)-50) + one }
+	parse := func(b []byte) error {
+		_, err := parseDocument(b)
+		return err
+	}
+	configure := func(b []byte) error { return (&found{layers: make([]stored, 1)}).configure(b, "amd64") }
+	config := `{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["` + someDigest + `"]},`
+	for name, c := range map[string]struct {
+		doc  string
+		read func([]byte) error
+		want error
+	}{
+		"manifests":   {`{"schemaVersion":2,"manifests":[` + long("{}", maxManifestBytes) + `]}`, parse, ErrTooBig},
+		"layers":      {`{"schemaVersion":2,"config":{},"layers":[` + long("{}", maxManifestBytes) + `]}`, parse, ErrTooBig},
+		"annotations": {`{"schemaVersion":2,"config":{},"layers":[{"annotations":{` + long(`"":""`, maxManifestBytes) + `}}]}`, parse, nil},
+		"features":    {`{"schemaVersion":2,"manifests":[{"platform":{"os.features":[` + long(`""`, maxManifestBytes) + `]}}]}`, parse, nil},
+		"diff ids":    {`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":[` + long(`"`+someDigest+`"`, maxConfigBytes) + `]}}`, configure, ErrTooBig},
+		"history":     {config + `"history":[` + long("{}", maxConfigBytes) + `]}`, configure, nil},
+		"labels":      {config + `"config":{"Labels":{` + long(`"":""`, maxConfigBytes) + `}}}`, configure, nil},
+		"variables":   {config + `"config":{"Env":[` + long(`""`, maxConfigBytes) + `]}}`, configure, ErrTooBig},
+		"words":       {config + `"config":{"Cmd":[` + long(`""`, maxConfigBytes) + `]}}`, configure, ErrTooBig},
+		"volumes":     {config + `"config":{"Volumes":{` + long(`"":{}`, maxConfigBytes) + `}}}`, configure, ErrTooBig},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := []byte(c.doc)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := c.read(b)
+			runtime.ReadMemStats(&after)
+			if !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+			if got := after.TotalAlloc - before.TotalAlloc; got > 10*maxConfigBytes {
+				t.Errorf("%d MiB were allocated for %d MiB", got>>20, len(b)>>20)
+			}
+		})
+	}
+}
+
+// TestSettings: what is taken of a configuration.
+func TestSettings(t *testing.T) {
+	c, err := decodeConfig([]byte(`{"os":"linux","architecture":"arm64","variant":"v8","rootfs":{"type":"layers","diff_ids":null},"created":5,
+		"config":{"Env":["A=1","B"],"Cmd":["x"],"Entrypoint":null,"Volumes":{"/d":{}},"ExposedPorts":{"80":{},"81":null},"User":"u","WorkingDir":"/w","StopSignal":"S","Healthcheck":{"Test":[1]}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := v1.Config{Env: []string{"A=1", "B"}, Cmd: []string{"x"}, Volumes: map[string]struct{}{"/d": {}}, ExposedPorts: map[string]struct{}{"80": {}, "81": {}},
+		User: "u", WorkingDir: "/w", StopSignal: "S", Healthcheck: &v1.HealthConfig{}}
+	if !reflect.DeepEqual(c.Config, want) || c.Variant != "v8" || c.RootFS.Type != "layers" || c.RootFS.DiffIDs != nil {
+		t.Errorf("%+v", c)
+	}
+	for _, bad := range []string{`{"config":{"Env":"x"}}`, `{"config":{"Env":[1]}}`, `{"config":{"Volumes":["x"]}}`, `{"config":{"Cmd":{"x":1}}}`, `{"rootfs":{"diff_ids":["x"]}}`, `{"config":[]}`} {
+		if _, err := decodeConfig([]byte(bad)); !errors.Is(err, ErrFormat) {
+			t.Errorf("%s: %v", bad, err)
 		}
 	}
 }

@@ -85,6 +85,9 @@ func unpack(ctx context.Context, r io.Reader, budget *int64) (*unpacked, error) 
 	default:
 		err = nil
 	}
+	if u.packed.err != nil {
+		return nil, u.packed.err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
@@ -105,7 +108,11 @@ func (u *unpacked) Read(p []byte) (int, error) {
 	if u.n > freeUnpacked && u.n/maxRatio > u.packed.n {
 		return 0, fmt.Errorf("%w: a layer unpacks to more than %d times its size", ErrTooBig, maxRatio)
 	}
-	if err != nil && err != io.EOF {
+	switch {
+	case err == nil || err == io.EOF:
+	case u.packed.err != nil: // not the layer's fault
+		err = u.packed.err
+	default:
 		err = fmt.Errorf("%w: %w", ErrFormat, err)
 	}
 	return n, err
@@ -126,14 +133,18 @@ func (u *unpacked) finish(diffID string) error {
 	return nil
 }
 
-// counter counts what is read.
+// counter counts what is read, and keeps what reading failed with.
 type counter struct {
-	r io.Reader
-	n int64
+	r   io.Reader
+	n   int64
+	err error
 }
 
 func (c *counter) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	c.n += int64(n)
+	if err != nil && err != io.EOF {
+		c.err = err
+	}
 	return n, err
 }

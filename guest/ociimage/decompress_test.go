@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -94,6 +95,29 @@ func TestBombs(t *testing.T) {
 	}
 	if _, err := readAll(t, b.Bytes(), someDigest, 1<<40); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "window") {
 		t.Errorf("a window of %d bytes: %v", zstd.MaxWindowSize, err)
+	}
+}
+
+// TestReadErrors: a disk that fails is not a layer that is malformed.
+func TestReadErrors(t *testing.T) {
+	broken := errors.New("input/output error")
+	data := make([]byte, 1<<20)
+	for i := range data { // what a compressor leaves as it is
+		data[i] = byte(i * i * i >> 7)
+	}
+	for _, suffix := range []string{"", ".gz", ".zst"} {
+		b := guesttest.Compress(t, data, suffix)
+		for _, n := range []int{0, 2, 12, len(b) / 2} {
+			budget := int64(1 << 30)
+			u, err := unpack(t.Context(), io.MultiReader(bytes.NewReader(b[:n]), iotest.ErrReader(broken)), &budget)
+			if err == nil {
+				_, err = io.Copy(io.Discard, u)
+				u.close()
+			}
+			if !errors.Is(err, broken) || errors.Is(err, ErrFormat) {
+				t.Errorf("%q after %d bytes: %v", suffix, n, err)
+			}
+		}
 	}
 }
 

@@ -97,13 +97,17 @@ func (p *parts) file(name string, v any) error {
 	return err
 }
 
+// exportPath is the PATH of an exported image. What boxes start comes first in it, so
+// that an import takes the same interpreter.
+const exportPath = "PATH=/usr/bin:/usr/local/bin:/bin"
+
 // describe makes the documents. Their only time is the one of all images' files.
 func describe(layer v1.Descriptor, m Meta) (*parts, error) {
 	p := &parts{}
 	var err error
 	if p.config, err = p.add(types.OCIConfigJSON, v1.ConfigFile{
 		Architecture: m.Arch, OS: "linux", Created: v1.Time{Time: erofs.Time},
-		Config: v1.Config{Cmd: []string{"/" + interpreter}, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}},
+		Config: v1.Config{Cmd: []string{"/" + interpreter}, Env: []string{exportPath}},
 		RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{layer.Digest}},
 	}); err != nil {
 		return nil, err

@@ -96,6 +96,37 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// TestRoundTripKeepsPython: what boxes start is the same after an export, whatever else
+// the image has.
+func TestRoundTripKeepsPython(t *testing.T) {
+	for name, members := range map[string][]tar.Header{
+		"conda's before another": {python("usr/local/bin/python3.12"), m("l usr/local/bin/python3 python3.12"), python("opt/conda/bin/python3.13"), m("l opt/conda/bin/python3 python3.13")},
+		"Debian's after it":      {python("usr/bin/python3.11"), m("l usr/bin/python3 python3.11"), python("opt/conda/bin/python3.13"), m("l opt/conda/bin/python3 python3.13")},
+		"a virtual environment's": {python("usr/local/bin/python3.12"), m("l usr/local/bin/python3 python3.12"), m("d usr/local/lib/python3.12/site-packages"), python("bin/python3.9"), m("l bin/python3 python3.9"),
+			m("l opt/conda/bin/python3 /usr/local/bin/python3"), m("f opt/conda/pyvenv.cfg home = /usr/local/bin"), m("d opt/conda/lib/python3.12/site-packages")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr, in, notes, err := fitted(t, []string{"PATH=/opt/conda/bin:/usr/local/bin:/usr/bin"}, members...)
+			if err != nil || len(notes) == 0 {
+				t.Fatal(err, notes)
+			}
+			e, b := exported(t, tr, Meta{Arch: "amd64"})
+			file := filepath.Join(t.TempDir(), "x.tar")
+			if err := os.WriteFile(file, b, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			r, err := imp(t, options(t, Source{Archive, file, e.ManifestDigest}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Python != in || len(r.Notes) != 0 {
+				t.Errorf("%+v instead of %+v, notes %q", r.Python, in, r.Notes)
+			}
+			equal(t, r.Tree, tr)
+		})
+	}
+}
+
 // TestOthersRead: what reads docker's and OCI's formats reads it.
 func TestOthersRead(t *testing.T) {
 	e, b := exported(t, sample(t), Meta{Name: "mine", Arch: "amd64"})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -130,10 +131,7 @@ func (f *fitter) python(search []string) (Interpreter, error) {
 	if err != nil {
 		return Interpreter{}, err
 	}
-	in := Interpreter{Path: "/" + c.node.Path, Version: versionOf(c.node.Path)}
-	if in.Version == "" {
-		in.Version = f.versionBeside(c.node.Path)
-	}
+	in := Interpreter{Path: "/" + c.node.Path, Version: f.version(c.node.Path)}
 	if minor, ok := minorOf(in.Version); ok && minor < MinMinor {
 		return Interpreter{}, fmt.Errorf("%w: %s is Python %s, and PyBox needs 3.%d or newer", ErrPython, in.Path, in.Version, MinMinor)
 	} else if !ok {
@@ -144,6 +142,14 @@ func (f *fitter) python(search []string) (Interpreter, error) {
 	}
 	f.unlock(c.node)
 	return in, f.venv(c, in)
+}
+
+// version is what an interpreter's name tells, or the library beside it.
+func (f *fitter) version(program string) string {
+	if v := versionOf(program); v != "" {
+		return v
+	}
+	return f.versionBeside(program)
 }
 
 // find returns the first usable interpreter.
@@ -159,6 +165,10 @@ func (f *fitter) find(search []string) (candidate, error) {
 		if err != nil || n.Kind != tree.File || n.Mode&0o111 == 0 {
 			continue
 		}
+		if d := hiddenBy(n.Path); d != "" {
+			seen = append(seen, fmt.Sprintf("/%s/python3: it lies in /%s, where a box has its own folder", escape(dir, maxTextBytes), d))
+			continue
+		}
 		if err := check.Program(n); err != nil {
 			wrong = errors.Join(wrong, err)
 			seen = append(seen, fmt.Sprintf("/%s/python3: %v", escape(dir, maxTextBytes), err))
@@ -167,7 +177,7 @@ func (f *fitter) find(search []string) (candidate, error) {
 		for _, s := range seen {
 			f.note("passed over %s", s)
 		}
-		return candidate{dir: dir, node: n}, nil
+		return f.original(candidate{dir: dir, node: n}, check), nil
 	}
 	switch {
 	case errors.Is(wrong, elfcheck.ErrArch):
@@ -176,6 +186,65 @@ func (f *fitter) find(search []string) (candidate, error) {
 		return candidate{}, fmt.Errorf("%w: %s", ErrPython, strings.Join(seen, "; "))
 	}
 	return candidate{}, fmt.Errorf("%w: there is no python3 in /usr/bin, /usr/local/bin or the image's PATH; a box runs Python programs, so take an image that has it, such as python:3-slim", ErrPython)
+}
+
+// hiddenBy is the folder that a box mounts over a path; "" where there is none.
+func hiddenBy(p string) string {
+	top, _, _ := strings.Cut(p, "/")
+	if slices.Contains(layout.Dirs(), top) {
+		return top
+	}
+	return ""
+}
+
+// original is the interpreter that one in a virtual environment is a copy of, as
+// "venv --copies" makes it: a copy is of use only where it is started by its own name,
+// and a box starts /usr/bin/python3. Where it cannot be found the copy stays.
+func (f *fitter) original(c candidate, check *elfcheck.Checker) candidate {
+	home := path.Dir(c.dir)
+	env, _, err := f.tree.Resolve(home)
+	if err != nil || !strings.HasPrefix(c.node.Path, env.Path+"/") {
+		return c
+	}
+	cfg := f.regular(path.Join(home, venvConfig))
+	if cfg == nil {
+		return c
+	}
+	bin := strings.TrimPrefix(path.Clean(homeOf(cfg.Data)), "/")
+	for _, name := range []string{path.Base(c.node.Path), "python3"} {
+		n := f.regular(path.Join(bin, name))
+		if n == nil || n.Mode&0o111 == 0 || strings.HasPrefix(n.Path, env.Path+"/") || hiddenBy(n.Path) != "" || check.Program(n) != nil {
+			continue
+		}
+		if v := versionOf(c.node.Path); v != "" && f.version(n.Path) != v {
+			continue
+		}
+		f.note("/%s is a copy in a virtual environment: boxes start /%s, which it is one of", escape(c.node.Path, maxTextBytes), escape(n.Path, maxTextBytes))
+		c.node = n
+		return c
+	}
+	return c
+}
+
+// venvConfig is what makes a folder a virtual environment (PEP 405).
+const venvConfig = "pyvenv.cfg"
+
+// maxVenvConfig bounds it: real ones have some hundred bytes.
+const maxVenvConfig = 64 << 10
+
+// homeOf is the absolute folder that a pyvenv.cfg says its interpreter is in; "" where
+// it says none.
+func homeOf(cfg []byte) string {
+	if len(cfg) > maxVenvConfig {
+		return ""
+	}
+	for line := range strings.Lines(string(cfg)) {
+		k, v, ok := strings.Cut(line, "=")
+		if v = strings.TrimSpace(v); ok && strings.EqualFold(strings.TrimSpace(k), "home") && path.IsAbs(v) {
+			return v
+		}
+	}
+	return ""
 }
 
 // lead makes usr/bin/python3 lead to the interpreter. Python finds its library by
@@ -191,6 +260,9 @@ func (f *fitter) lead(c candidate) error {
 	}
 	found := "/" + escape(path.Join(c.dir, "python3"), maxTextBytes)
 	switch at := f.tree.Lookup(link); {
+	case at != nil && at.Kind == tree.Dir:
+		// With it would go what is in it, which may be the interpreter.
+		return fmt.Errorf("%w: /%s is a folder, and a box starts it as a program; take it out of the image", ErrPython, interpreter)
 	case at == nil:
 		f.note("/%s is a link to %s now: a box starts it by that name", interpreter, found)
 	case at.Kind == tree.Symlink:
@@ -228,7 +300,7 @@ func (f *fitter) unlock(n *tree.Node) {
 // in /root.
 func (f *fitter) enter(p string) {
 	for ; p != "."; p = path.Dir(p) {
-		if d := f.tree.Lookup(p); d.Mode&0o001 == 0 {
+		if d := f.tree.Lookup(p); d != nil && d.Mode&0o001 == 0 {
 			f.note("/%s can be entered by everybody now: Python lies below it, and a box's program is not root", escape(p, maxTextBytes))
 			d.Mode |= 0o011
 		}
@@ -239,25 +311,47 @@ func (f *fitter) enter(p string) {
 // folder that it was started from, which is /usr/bin in a box.
 func (f *fitter) venv(c candidate, in Interpreter) error {
 	home := path.Dir(c.dir)
-	if in.Version == "" || home == "usr" || home == "." || f.regular(path.Join(home, "pyvenv.cfg")) == nil {
+	if home == "usr" || home == "." || f.regular(path.Join(home, venvConfig)) == nil {
 		return nil
 	}
-	site := path.Join(home, "lib", "python"+in.Version, "site-packages")
-	n, _, err := f.tree.Resolve(site)
+	lost := func(why string) error {
+		f.note("the packages of the virtual environment /%s are not found by themselves: %s", escape(home, maxTextBytes), why)
+		return nil
+	}
+	if in.Version == "" {
+		return lost("they are kept by the version of Python, which is not known")
+	}
+	n, _, err := f.tree.Resolve(path.Join(home, "lib", "python"+in.Version, "site-packages"))
 	if err != nil || n.Kind != tree.Dir {
-		return nil
+		return nil // there are none
 	}
-	f.enter(n.Path)
+	line, ok := pythonString("/" + n.Path)
+	switch d := hiddenBy(n.Path); {
+	case d != "":
+		return lost("they lie in /" + d + ", where a box has its own folder")
+	case !ok:
+		return lost("the name of their folder is no UTF-8")
+	}
 	base, err := f.baseSite(c.node.Path, in.Version)
 	if err != nil {
 		return err
 	}
-	const name = "pybox-venv.pth"
-	line := fmt.Sprintf("import site; site.addsitedir(%s)\n", pythonString("/"+n.Path))
-	if err := f.tree.WriteFile(path.Join(base, name), []byte(line), tree.Attr{Mode: 0o644}); err != nil {
+	if base == n.Path {
+		if f.regular(path.Join(path.Dir(base), "os.py")) != nil {
+			f.enter(n.Path)
+			return nil // the interpreter's own folder: it looks there
+		}
+		return lost("its Python is a copy, and what it is a copy of is not where " + venvConfig + " says; make it without --copies")
+	}
+	f.enter(n.Path)
+	p := path.Join(base, "pybox-venv.pth")
+	if old := f.tree.Lookup(p); old != nil && old.Kind != tree.Dir {
+		f.tree.Remove(p) // of an export that something was put on
+	}
+	if err := f.tree.WriteFile(p, []byte("import site; site.addsitedir("+line+")\n"), tree.Attr{Mode: 0o644}); err != nil {
 		return fmt.Errorf("%w: %w", ErrPython, err)
 	}
-	f.note("the packages of the virtual environment /%s are found through /%s", escape(home, maxTextBytes), path.Join(base, name))
+	f.note("the packages of the virtual environment /%s are found through /%s", escape(home, maxTextBytes), escape(p, maxTextBytes))
 	return nil
 }
 
@@ -276,14 +370,10 @@ func (f *fitter) baseSite(program, version string) (string, error) {
 	return f.realDir(dirs[0])
 }
 
-// pythonString writes a path as a literal of Python.
-func pythonString(s string) string {
-	q := strconv.QuoteToASCII(s) // its escapes are Python's as well
-	if strings.Contains(q, `\x`) {
-		// A byte that is no UTF-8, which Python has as a surrogate: not worth it.
-		return `""`
-	}
-	return q
+// pythonString writes a path as a literal of Python, in ASCII. What is no UTF-8 Python
+// has as surrogates, which are not worth it.
+func pythonString(s string) (_ string, ok bool) {
+	return strconv.QuoteToASCII(s), utf8.ValidString(s) // its escapes are Python's as well
 }
 
 // regular returns the file at a path, nil where there is none.

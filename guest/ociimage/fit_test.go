@@ -28,7 +28,7 @@ func fitted(t *testing.T, env []string, members ...tar.Header) (*tree.Tree, Inte
 	if err := f.apply(strings.NewReader(string(layer(t, members...)))); err != nil {
 		t.Fatal(err)
 	}
-	tr, err := f.tree(h.Bytes())
+	tr, err := f.tree(t.Context(), h.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,6 +145,7 @@ func TestRefusedPythons(t *testing.T) {
 		"without its loader":       {[]tar.Header{musl}, ErrPython, "/lib/ld-musl.so"},
 		"too old":                  {[]tar.Header{python("usr/bin/python3.8"), m("l usr/bin/python3 python3.8")}, ErrPython, "is Python 3.8, and PyBox needs 3.9 or newer"},
 		"too old by its folder":    {[]tar.Header{python("usr/bin/python3"), m("f usr/lib/python3.6/os.py x")}, ErrPython, "Python 3.6"},
+		"in a box's own folder":    {[]tar.Header{python("tmp/python3.12"), m("l usr/bin/python3 /tmp/python3.12")}, ErrPython, "it lies in /tmp, where a box has its own folder"},
 		"nowhere to put the link":  {[]tar.Header{python("opt/conda/bin/python3"), m("f usr x")}, ErrPython, "/usr/bin is no folder"},
 		"nowhere to put the link ": {[]tar.Header{python("opt/conda/bin/python3"), m("l usr/bin /nowhere")}, ErrPython, "/usr/bin is no folder"},
 	} {
@@ -154,6 +155,31 @@ func TestRefusedPythons(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFolderInThePlaceOfPython: what is in the place of the link is not taken away
+// with the interpreter in it.
+func TestFolderInThePlaceOfPython(t *testing.T) {
+	for name, c := range map[string]struct {
+		env     string
+		members []tar.Header
+	}{
+		"the interpreter in it": {"/usr/bin/python3/bin", []tar.Header{python("usr/bin/python3/bin/python3.13"), m("l usr/bin/python3/bin/python3 python3.13")}},
+		"right in it":           {"/usr/bin/python3", []tar.Header{python("usr/bin/python3/python3")}},
+		"behind a link":         {"/opt/bin", []tar.Header{python("usr/bin/python3/bin/python3.13"), m("l opt/bin/python3 /usr/bin/python3/bin/python3.13")}},
+		"behind a linked bin":   {"/bin/python3", []tar.Header{python("bin/python3/python3"), m("l usr/bin /bin")}},
+		"something else in it":  {"/opt/bin", []tar.Header{python("opt/bin/python3"), m("f usr/bin/python3/x 1")}},
+		"nothing in it":         {"/opt/bin", []tar.Header{python("opt/bin/python3"), m("d usr/bin/python3")}},
+	} {
+		tr, _, _, err := fitted(t, []string{"PATH=" + c.env}, c.members...)
+		if !errors.Is(err, ErrPython) || !strings.Contains(err.Error(), "/usr/bin/python3 is a folder") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if tr.Len() < 5 {
+			t.Errorf("%s: %s", name, listing(tr))
+		}
+	}
+	(&fitter{tree: tree.New(tree.DefaultLimits)}).enter("not/there")
 }
 
 func TestFolders(t *testing.T) {
@@ -215,6 +241,73 @@ func TestVirtualEnvironment(t *testing.T) {
 	}
 }
 
+// TestCopiedInterpreter: one that "venv --copies" made is of no use by another name, so
+// what it is a copy of is started, and finds the environment's packages.
+func TestCopiedInterpreter(t *testing.T) {
+	cfg := func(text string) tar.Header { return m("f venv/pyvenv.cfg " + text) }
+	const pth = "usr/local/lib/python3.12/site-packages/pybox-venv.pth"
+	base := []tar.Header{python("usr/local/bin/python3.12"), m("l usr/local/bin/python3 python3.12"), m("f usr/local/lib/python3.12/os.py x"), m("d usr/local/lib/python3.12/site-packages")}
+	env := []tar.Header{m("d venv/lib/python3.12/site-packages"), python("venv/bin/python3")}
+	home := "include-system-site-packages = false\nHome=  /usr/local/bin \nversion = 3.12.1\n"
+	for name, c := range map[string]struct {
+		members []tar.Header
+		path    string
+		pth     bool
+		note    string
+	}{
+		"of the one in home": {slices.Concat(base, env, []tar.Header{cfg(home)}), "/usr/local/bin/python3.12", true, "/venv/bin/python3 is a copy in a virtual environment: boxes start /usr/local/bin/python3.12"},
+		"by its own name": {slices.Concat(base, []tar.Header{m("d venv/lib/python3.12/site-packages"), python("venv/bin/python3.12"), m("l venv/bin/python3 python3.12"), cfg(home)}),
+			"/usr/local/bin/python3.12", true, "boxes start /usr/local/bin/python3.12"},
+		"of one that is not there": {slices.Concat([]tar.Header{m("d venv/lib/python3.12/site-packages"), python("venv/bin/python3.12"), m("l venv/bin/python3 python3.12"), cfg("home = /nowhere\n")}),
+			"/venv/bin/python3.12", false, "packages of the virtual environment /venv are not found by themselves: its Python is a copy"},
+		"of one that is nowhere": {slices.Concat(base, []tar.Header{m("d venv/lib/python3.12/site-packages"), python("venv/bin/python3.12"), m("l venv/bin/python3 python3.12"), cfg("version = 3\n")}),
+			"/venv/bin/python3.12", false, "are not found by themselves"},
+		"of another version": {slices.Concat(base, []tar.Header{m("d venv/lib/python3.11/site-packages"), python("venv/bin/python3.11"), m("l venv/bin/python3 python3.11"), cfg(home)}),
+			"/venv/bin/python3.11", false, "are not found by themselves"},
+		"of itself": {slices.Concat([]tar.Header{m("d venv/lib/python3.12/site-packages"), python("venv/bin/python3.12"), m("l venv/bin/python3 python3.12"), cfg("home = /venv/bin\n")}),
+			"/venv/bin/python3.12", false, "are not found by themselves"},
+		"of a script": {slices.Concat([]tar.Header{m("d venv/lib/python3.12/site-packages"), python("venv/bin/python3.12"), m("l venv/bin/python3 python3.12"), cfg("home = /opt\n"),
+			withMode(m("f opt/python3.12 #!/bin/sh"), 0o755)}), "/venv/bin/python3.12", false, "are not found by themselves"},
+		"with a library of its own": {slices.Concat([]tar.Header{m("d venv/lib/python3.12/site-packages"), m("f venv/lib/python3.12/os.py x"), python("venv/bin/python3.12"), m("l venv/bin/python3 python3.12"), cfg("home = /nowhere\n")}),
+			"/venv/bin/python3.12", false, ""},
+		"of no known version": {slices.Concat([]tar.Header{python("opt/bin/python3"), m("l venv/bin/python3 /opt/bin/python3"), cfg(home)}),
+			"/opt/bin/python3", false, "are not found by themselves: they are kept by the version"},
+		"with packages in /tmp": {slices.Concat(base, []tar.Header{m("d tmp/s"), m("l venv/lib/python3.12/site-packages /tmp/s"), m("l venv/bin/python3 /usr/local/bin/python3.12"), cfg(home)}),
+			"/usr/local/bin/python3.12", false, "are not found by themselves: they lie in /tmp"},
+		"with a name that is no UTF-8": {slices.Concat(base, []tar.Header{m("d venv/\xff"), m("l venv/lib/python3.12/site-packages /venv/\xff"), m("l venv/bin/python3 /usr/local/bin/python3.12"), cfg(home)}),
+			"/usr/local/bin/python3.12", false, "are not found by themselves: the name of their folder is no UTF-8"},
+		"that was imported before": {slices.Concat(base, env, []tar.Header{cfg(home), m("f " + pth + " old")}), "/usr/local/bin/python3.12", true, "are found through /" + pth},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr, in, notes, err := fitted(t, []string{"PATH=/venv/bin"}, c.members...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, _, err := tr.Resolve(interpreter); err != nil || "/"+n.Path != c.path || in.Path != c.path {
+				t.Errorf("%+v, %+v, %v", in, n, err)
+			}
+			if n := tr.Lookup(pth); (n != nil) != c.pth || n != nil && !strings.Contains(string(n.Data), `addsitedir("/venv/lib/python3.12/site-packages")`) {
+				t.Errorf("%+v", n)
+			}
+			if strings.Count(listing(tr), "pybox-venv.pth") > 1 {
+				t.Error(listing(tr))
+			}
+			if c.note != "" && !contains(notes, c.note) {
+				t.Errorf("no note %q in %q", c.note, notes)
+			}
+			if said := contains(notes, "are found through"); said != c.pth {
+				t.Errorf("%q", notes)
+			}
+		})
+	}
+	if got := homeOf([]byte("home = /x\n" + strings.Repeat("#", maxVenvConfig))); got != "" {
+		t.Errorf("of a file that is too large: %q", got)
+	}
+	if got := homeOf([]byte("home = x\nhomes = /y\nhome\n")); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // TestPathFileWorks: a real Python takes the line that venv writes, and what a hostile
 // name makes of it is a text.
 func TestPathFileWorks(t *testing.T) {
@@ -222,17 +315,21 @@ func TestPathFileWorks(t *testing.T) {
 	if err != nil {
 		t.Skip("no python3 here")
 	}
-	dirs := []string{"/a b/ü", `/a"); print("owned`, "/a\u2028b", `/back\slash`, "/😀"}
+	dirs := []string{"/a b/ü", `/a"); print("owned`, "/a\u2028b", `/back\slash`, `/opt/a\x/b`, "/\u200b\ufffd", "/😀"}
 	program := "import sys; sys.stdout.buffer.write('\\0'.join(["
 	for _, dir := range dirs {
-		program += pythonString(dir) + ","
+		q, ok := pythonString(dir)
+		if !ok {
+			t.Errorf("%q is no UTF-8", dir)
+		}
+		program += q + ","
 	}
 	out, err := exec.CommandContext(t.Context(), py, "-I", "-S", "-c", program+"]).encode())").Output()
 	if err != nil || string(out) != strings.Join(dirs, "\x00") {
 		t.Errorf("%q became %q, %v", dirs, out, err)
 	}
-	if got := pythonString("/\xff"); got != `""` {
-		t.Errorf("got %s", got)
+	if _, ok := pythonString("/\xff"); ok {
+		t.Error("what is no UTF-8 was taken")
 	}
 }
 

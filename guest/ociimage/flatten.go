@@ -2,10 +2,12 @@ package ociimage
 
 import (
 	"archive/tar"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -26,6 +28,19 @@ const (
 	nobody = 65534
 )
 
+// Bounds of names.
+const (
+	// maxDepth is how many names a path may have. Package erofs reads folders that lie
+	// a little deeper; what is between is for the step that a merged /usr adds, and for
+	// a file that is put beside what the image has.
+	maxDepth = 99
+	// maxNameBytes is how much memory the paths and the targets of links may take in
+	// all. Real images need a tenth of it.
+	maxNameBytes = 128 << 20
+	// maxPAXBytes are the records of one member. A file capability has 20 bytes.
+	maxPAXBytes = 256 << 10
+)
+
 // merged are the links of a merged /usr (https://wiki.debian.org/UsrMerge). Only
 // these are followed, and only as what they are: a path of a later layer may lead
 // through "bin", as it may in a Debian package.
@@ -40,7 +55,15 @@ type entry struct {
 	children map[string]*entry // of a Dir
 	layer    int               // that wrote it
 	hidden   int               // the layer that hid what lower ones had in it
+	path     int               // the length of its path
+	lost     lost
 }
+
+// text is how many bytes of names the entry needs.
+func (e *entry) text() int { return e.path + len(e.target) }
+
+// lost tells what an entry had in its layer and has not any more.
+type lost struct{ setID, owner, xattrs bool }
 
 // sink takes the bytes of all files, one after the other. What a later layer replaces
 // stays in it.
@@ -58,6 +81,7 @@ type flattener struct {
 	limits tree.Limits
 	count  int
 	bytes  int64
+	names  int // bytes of paths and targets
 	left   leftOut
 }
 
@@ -86,6 +110,9 @@ func (f *flattener) apply(r io.Reader) error {
 		}
 		if err != nil {
 			return readError(err)
+		}
+		if err := checkRecords(h); err != nil {
+			return fmt.Errorf("%.300q: %w", h.Name, err)
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue
@@ -117,7 +144,8 @@ func (f *flattener) add(h *tar.Header, body io.Reader) error {
 		if h.Typeflag != tar.TypeDir {
 			return fmt.Errorf("%w: the root is no folder", ErrContent)
 		}
-		f.root.Attr, f.root.layer = f.attr(h), f.layer
+		f.root.take(h)
+		f.root.layer = f.layer
 		return nil
 	}
 	name := names[len(names)-1]
@@ -165,7 +193,30 @@ func split(name string) ([]string, error) {
 			return nil, fmt.Errorf("%w: %w", ErrContent, err)
 		}
 	}
+	if len(out) > maxDepth {
+		return nil, fmt.Errorf("%w: it is %d names deep, and at most %d are taken", ErrTooBig, len(out), maxDepth)
+	}
 	return out, nil
+}
+
+// checkRecords bounds what a member brings along beside its bytes.
+func checkRecords(h *tar.Header) error {
+	n := 0
+	for k, v := range h.PAXRecords {
+		n += len(k) + len(v)
+	}
+	if n > maxPAXBytes {
+		return fmt.Errorf("%w: its header has records of %d bytes, at most %d are taken", ErrTooBig, n, maxPAXBytes)
+	}
+	return nil
+}
+
+// checkTarget judges the target of a link by itself, as tree will, before it is kept.
+func checkTarget(target string) error {
+	if target == "" || len(target) > tree.MaxTargetBytes || strings.ContainsFunc(target, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return fmt.Errorf("%w: %w: a link to %.200q", ErrContent, tree.ErrPath, target)
+	}
+	return nil
 }
 
 // isMeta holds for AUFS's own files, which no other file system shows.
@@ -183,16 +234,24 @@ func (f *flattener) entry(h *tar.Header, body io.Reader) (*entry, error) {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		d := newDir(f.layer)
-		d.Attr = f.attr(h)
+		d.take(h)
 		return d, nil
 	case tar.TypeReg:
 		at := f.out.Size()
 		if err := f.keep(h.Size, body); err != nil {
 			return nil, err
 		}
-		return &entry{Attr: f.attr(h), kind: tree.File, at: at, size: h.Size, layer: f.layer}, nil
+		e := &entry{kind: tree.File, at: at, size: h.Size, layer: f.layer}
+		e.take(h)
+		return e, nil
 	case tar.TypeSymlink:
-		return &entry{Attr: f.attr(h), kind: tree.Symlink, target: h.Linkname, layer: f.layer}, nil
+		if err := checkTarget(h.Linkname); err != nil {
+			return nil, err
+		}
+		// A copy: archive/tar cuts names out of all records of a member.
+		e := &entry{kind: tree.Symlink, target: strings.Clone(h.Linkname), layer: f.layer}
+		e.take(h)
+		return e, nil
 	case tar.TypeLink:
 		return f.link(h.Linkname)
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
@@ -202,28 +261,32 @@ func (f *flattener) entry(h *tar.Header, body io.Reader) (*entry, error) {
 	return nil, fmt.Errorf("%w: an entry of type %q", ErrContent, h.Typeflag)
 }
 
-// attr takes over what a box keeps.
-func (f *flattener) attr(h *tar.Header) tree.Attr {
-	a := tree.Attr{Mode: fs.FileMode(h.Mode) & fs.ModePerm}
+// take takes over what a box keeps of a member's header.
+func (e *entry) take(h *tar.Header) {
+	e.Attr, e.lost = tree.Attr{Mode: fs.FileMode(h.Mode) & fs.ModePerm}, lost{}
 	if h.Typeflag == tar.TypeDir && h.Mode&0o1000 != 0 {
-		a.Mode |= fs.ModeSticky
+		e.Mode |= fs.ModeSticky
 	}
-	if h.Mode&0o6000 != 0 && h.Typeflag != tar.TypeSymlink {
-		f.left.setID++
-	}
+	e.lost.setID = h.Mode&0o6000 != 0 && h.Typeflag != tar.TypeSymlink
 	for k := range h.PAXRecords {
-		if strings.HasPrefix(k, "SCHILY.xattr.") {
-			f.left.xattrs++
-			break
-		}
+		e.lost.xattrs = e.lost.xattrs || strings.HasPrefix(k, "SCHILY.xattr.")
 	}
 	var u, g bool
-	a.UID, u = owner(h.Uid)
-	a.GID, g = owner(h.Gid)
-	if u || g {
-		f.left.owners++
+	e.UID, u = owner(h.Uid)
+	e.GID, g = owner(h.Gid)
+	e.lost.owner = u || g
+}
+
+// add counts what an entry of the image lost. What upper layers removed is no news.
+func (l *leftOut) add(e lost) {
+	for _, c := range []struct {
+		is bool
+		n  *int
+	}{{e.setID, &l.setID}, {e.owner, &l.owners}, {e.xattrs, &l.xattrs}} {
+		if c.is {
+			*c.n++
+		}
 	}
-	return a
 }
 
 func owner(id int) (_ uint32, changed bool) {
@@ -324,16 +387,24 @@ func (f *flattener) dir(names []string) (*entry, error) {
 // anything else replaces what was there.
 func (f *flattener) put(dir *entry, name string, e *entry) error {
 	if old := dir.children[name]; old != nil && old.kind == tree.Dir && e.kind == tree.Dir {
-		old.Attr, old.layer = e.Attr, e.layer
+		old.Attr, old.lost, old.layer = e.Attr, e.lost, e.layer
 		return nil
 	}
 	f.remove(dir, name)
+	e.path = len(name)
+	if dir != f.root {
+		e.path += dir.path + 1
+	}
+	if f.names+e.text() > maxNameBytes {
+		return fmt.Errorf("%w: more than %d bytes of names", ErrTooBig, maxNameBytes)
+	}
 	if f.count >= f.limits.Entries {
 		return fmt.Errorf("%w: more than %d files and folders", ErrTooBig, f.limits.Entries)
 	}
 	f.count++
 	f.bytes += e.size
-	dir.children[name] = e
+	f.names += e.text()
+	dir.children[strings.Clone(name)] = e // a copy, as of targets
 	return nil
 }
 
@@ -348,6 +419,7 @@ func (f *flattener) remove(dir *entry, name string) {
 	}
 	f.count--
 	f.bytes -= e.size
+	f.names -= e.text()
 	delete(dir.children, name)
 }
 
@@ -397,7 +469,7 @@ func (f *flattener) hide(dir *entry, name string) {
 	if e.kind == tree.Dir {
 		f.hideIn(e)
 		if e.layer < f.layer && len(e.children) > 0 {
-			e.Attr, e.layer = tree.Attr{Mode: 0o755}, f.layer // a new one, made for what is in it
+			e.Attr, e.lost, e.layer = tree.Attr{Mode: 0o755}, lost{}, f.layer // a new one, made for what is in it
 		}
 	}
 	if e.layer < f.layer {
@@ -418,15 +490,22 @@ func (f *flattener) hideIn(dir *entry) {
 }
 
 // tree makes a tree of it all. data is what the sink took.
-func (f *flattener) tree(data []byte) (*tree.Tree, error) {
+func (f *flattener) tree(ctx context.Context, data []byte) (*tree.Tree, error) {
 	t := tree.New(f.limits)
-	if err := f.fill(t, ".", f.root, data); err != nil {
+	if err := f.fill(ctx, t, ".", f.root, data); err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		return nil, fmt.Errorf("%w: %w", ErrContent, err)
 	}
 	return t, nil
 }
 
-func (f *flattener) fill(t *tree.Tree, p string, e *entry, data []byte) error {
+func (f *flattener) fill(ctx context.Context, t *tree.Tree, p string, e *entry, data []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	f.left.add(e.lost)
 	switch e.kind {
 	case tree.File:
 		return t.WriteFile(p, data[e.at:e.at+e.size:e.at+e.size], e.Attr)
@@ -440,8 +519,8 @@ func (f *flattener) fill(t *tree.Tree, p string, e *entry, data []byte) error {
 	if err := t.Mkdir(p, e.Attr); err != nil {
 		return err
 	}
-	for n, child := range e.children {
-		if err := f.fill(t, path.Join(p, n), child, data); err != nil {
+	for _, n := range slices.Sorted(maps.Keys(e.children)) { // so that of two faults the same is told
+		if err := f.fill(ctx, t, path.Join(p, n), e.children[n], data); err != nil {
 			return err
 		}
 	}

@@ -3,15 +3,20 @@ package ociimage
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/pybox/pybox/guest/erofs"
 	"github.com/pybox/pybox/guest/tree"
 )
 
@@ -31,7 +36,7 @@ func stackUp(layers ...[]byte) (*tree.Tree, leftOut, error) {
 			return nil, f.left, err
 		}
 	}
-	t, err := f.tree(h.Bytes())
+	t, err := f.tree(context.Background(), h.Bytes())
 	return t, f.left, err
 }
 
@@ -201,7 +206,14 @@ func TestRefusedContent(t *testing.T) {
 		"an old sparse file":                      {[][]byte{oldSparse(t)}, []error{ErrContent}},
 		"another type":                            {[][]byte{otherType(t, '7')}, []error{ErrContent}},
 		"too many entries":                        {[][]byte{lines(t, many("f d/", 300)...)}, []error{ErrTooBig}},
-		"too many folders above one":              {[][]byte{lines(t, "f "+strings.Repeat("a/", 250)+"b 1")}, []error{ErrTooBig}},
+		"too many folders above some":             {[][]byte{lines(t, many("f "+strings.Repeat("a/", 90)+"b/", 120)...)}, []error{ErrTooBig}},
+		"too deep":                                {[][]byte{lines(t, "f "+strings.Repeat("a/", maxDepth)+"b 1")}, []error{ErrTooBig}},
+		"a mark too deep":                         {[][]byte{lines(t, "w "+strings.Repeat("a/", maxDepth)+".wh.b")}, []error{ErrTooBig}},
+		"a hard link from too deep":               {[][]byte{lines(t, "h a "+strings.Repeat("a/", maxDepth)+"b")}, []error{ErrTooBig}},
+		"a link that is too long":                 {[][]byte{lines(t, "l a "+strings.Repeat("x", tree.MaxTargetBytes+1))}, []error{ErrContent, tree.ErrPath}},
+		"a bad link that is removed again":        {[][]byte{lines(t, "l a b\nc"), lines(t, "w .wh.a")}, []error{ErrContent, tree.ErrPath}},
+		"too many records":                        {[][]byte{layer(t, withRecords("f a 1", maxPAXBytes))}, []error{ErrTooBig}},
+		"too many records for all":                {[][]byte{layer(t, tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "g", PAXRecords: map[string]string{"comment": strings.Repeat("x", maxPAXBytes)}})}, []error{ErrTooBig}},
 		"too large":                               {[][]byte{lines(t, "f a "+strings.Repeat("x", 10_001))}, []error{ErrTooBig}},
 		"too large together":                      {[][]byte{lines(t, "f a "+strings.Repeat("x", 6000)), lines(t, "f b "+strings.Repeat("x", 6000))}, []error{ErrTooBig}},
 		"too large together by hard links":        {[][]byte{lines(t, "f a "+strings.Repeat("x", 6000), "h b a")}, []error{ErrTooBig}},
@@ -239,6 +251,143 @@ func TestReplacedBytesAreFree(t *testing.T) {
 	}
 	if _, _, err := stackUp(layers...); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// withRecords is a member with n bytes beside its own in the header.
+func withRecords(line string, n int) tar.Header {
+	h := m(line)
+	if h.PAXRecords == nil {
+		h.PAXRecords = map[string]string{}
+	}
+	h.PAXRecords["JUNK.a"] = strings.Repeat("x", n)
+	return h
+}
+
+// TestDeepest: what is as deep as is taken can be written as a disk and read again.
+func TestDeepest(t *testing.T) {
+	deep := "bin/" + strings.Repeat("d/", maxDepth-2)
+	tr, _, err := stackUp(lines(t, "d usr/bin", "l bin usr/bin", "f "+deep+"f 1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "x.erofs")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := "usr/" + deep + "f/beside" // one step more, as pybox-venv.pth may be
+	tr.Remove("usr/" + deep + "f")
+	if err := tr.WriteFile(p, []byte("1"), tree.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(erofs.Write(f, tr), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := erofs.Read(b, small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := back.Lookup(p); n == nil || string(n.Data) != "1" {
+		t.Errorf("%+v", n)
+	}
+}
+
+// TestNamesHoldLittle: of a member's header nothing stays in memory but its names.
+func TestNamesHoldLittle(t *testing.T) {
+	var b bytes.Buffer
+	for i := range 200 {
+		for _, line := range []string{fmt.Sprintf("f é%d ", i), fmt.Sprintf("l l%d é", i), fmt.Sprintf("d é/%d", i)} {
+			one := layer(t, withRecords(line, maxPAXBytes-1000))
+			b.Write(one[:len(one)-1024]) // without the end of the tar
+		}
+	}
+	b.Write(make([]byte, 1024))
+	held := func() uint64 {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&s)
+		return s.HeapAlloc
+	}
+	f := newFlattener(&heap{}, tree.DefaultLimits)
+	before := held()
+	if err := f.apply(bytes.NewReader(b.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	if after := held(); after > before+4<<20 {
+		t.Errorf("%d entries hold %d KiB", f.count, (after-before)>>10)
+	}
+	runtime.KeepAlive(f)
+	runtime.KeepAlive(&b)
+}
+
+// TestNamesAreBounded: all together they are.
+func TestNamesAreBounded(t *testing.T) {
+	f := newFlattener(&heap{}, small)
+	apply := func(list ...string) error { return f.apply(bytes.NewReader(lines(t, list...))) }
+	if err := apply("f dir/name 1", "l dir/link target", "h again dir/link"); err != nil {
+		t.Fatal(err)
+	}
+	if want := len("dir") + len("dir/name") + len("dir/linktarget") + len("againtarget"); f.names != want {
+		t.Errorf("%d bytes of names, want %d", f.names, want)
+	}
+	f.names += maxNameBytes - f.names - 10
+	if err := apply("f elevenbytes 1"); !errors.Is(err, ErrTooBig) {
+		t.Errorf("got %v", err)
+	}
+	if err := apply("w .wh.dir", "f elevenbytes 1"); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}
+
+// TestTreeEnds: a context's end ends the making of the tree.
+func TestTreeEnds(t *testing.T) {
+	f := newFlattener(&heap{}, small)
+	if err := f.apply(bytes.NewReader(lines(t, "f a 1"))); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.tree(ctx, []byte("1")); !errors.Is(err, context.Canceled) || errors.Is(err, ErrContent) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestNotesAreOfTheImage: what upper layers removed or replaced has lost nothing.
+func TestNotesAreOfTheImage(t *testing.T) {
+	suid := m("f bin/passwd x")
+	suid.Mode, suid.Uid = 0o4755, 70_000
+	suid.PAXRecords["SCHILY.xattr.user.x"] = "y"
+	for name, c := range map[string]struct {
+		top  []byte
+		want leftOut
+	}{
+		"kept":     {lines(t, "f a 1"), leftOut{setID: 1, owners: 1, xattrs: 1}},
+		"linked":   {lines(t, "h a bin/passwd"), leftOut{setID: 2, owners: 2, xattrs: 2}},
+		"removed":  {lines(t, "w bin/.wh.passwd"), leftOut{}},
+		"replaced": {lines(t, "f bin/passwd 1"), leftOut{}},
+		"opaque":   {lines(t, "w bin/.wh..wh..opq"), leftOut{}},
+	} {
+		if _, left, err := stackUp(layer(t, suid), layer(t, suid), c.top); err != nil || left != c.want {
+			t.Errorf("%s: %+v, %v", name, left, err)
+		}
+	}
+}
+
+// TestOfTwoFaultsTheSame: the error does not depend on chance.
+func TestOfTwoFaultsTheSame(t *testing.T) {
+	var list []string
+	for i := range 20 {
+		list = append(list, fmt.Sprintf("l %c x/../../../y", 'a'+i))
+	}
+	for range 10 {
+		if _, _, err := stackUp(lines(t, list...)); err == nil || !strings.Contains(err.Error(), `"a" points`) {
+			t.Fatalf("got %v", err)
+		}
 	}
 }
 
@@ -333,11 +482,14 @@ func FuzzLayer(f *testing.F) {
 				break
 			}
 		}
+		if fl.names != measureNames("", fl.root) || fl.names > maxNameBytes {
+			t.Fatalf("%d bytes of names, counted as %d", measureNames("", fl.root), fl.names)
+		}
 		entries, size := measure(t, fl.root, fl.layer)
 		if entries != fl.count || size != fl.bytes || entries > small.Entries || size > small.Bytes {
 			t.Fatalf("%d entries and %d bytes, counted as %d and %d", entries, size, fl.count, fl.bytes)
 		}
-		tr, err := fl.tree(h.Bytes())
+		tr, err := fl.tree(t.Context(), h.Bytes())
 		if err != nil {
 			return
 		}
@@ -353,6 +505,15 @@ func FuzzLayer(f *testing.F) {
 			}
 		}
 	})
+}
+
+// measureNames counts the bytes of paths and targets.
+func measureNames(p string, e *entry) int {
+	n := len(p) + len(e.target)
+	for name, c := range e.children {
+		n += measureNames(path.Join(p, name), c)
+	}
+	return n
 }
 
 // measure counts what is really there.

@@ -56,7 +56,7 @@ func Import(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := finish(flat, data, f, o)
+	r, err := finish(ctx, flat, data, f, o)
 	if err != nil {
 		data.Close()
 	}
@@ -112,8 +112,8 @@ func stack(ctx context.Context, flat *flattener, open opener, diffID string, bud
 }
 
 // finish makes the tree, and one that a box runs on, and says what was done to it.
-func finish(flat *flattener, data *mapped.Bytes, f *found, o Options) (*Result, error) {
-	t, err := flat.tree(data.Data())
+func finish(ctx context.Context, flat *flattener, data *mapped.Bytes, f *found, o Options) (*Result, error) {
+	t, err := flat.tree(ctx, data.Data())
 	if err != nil {
 		return nil, err
 	}

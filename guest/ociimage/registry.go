@@ -2,6 +2,7 @@ package ociimage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -40,19 +41,14 @@ func openRegistry(ctx context.Context, o Options) (store, error) {
 		return nil, fmt.Errorf("%w: %w", ErrReference, err)
 	}
 	repo := d.Context()
-	base := o.Transport
-	if base == nil {
-		base = fetch.NewClient().Transport
+	f := &fetch.Fetcher{Dir: o.CacheDir, Log: o.Log, Gone: registryGone, Advice: registryAdvice}
+	if o.fetcher != nil {
+		o.fetcher(f)
 	}
 	local := isLoopback(repo.RegistryStr())
-	shake, cancel := context.WithTimeout(context.WithValue(ctx, handshake{}, true), handshakeTimeout)
-	defer cancel()
-	rt, err := transport.NewWithContext(shake, repo.Registry, credentials(o), &guard{base: base, local: local}, []string{repo.Scope(transport.PullScope)})
+	rt, err := meet(ctx, f, repo, o)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, unreachable(repo.Name(), err)
+		return nil, err
 	}
 	scheme := "https"
 	if local && repo.Scheme() == "http" {
@@ -62,13 +58,8 @@ func openRegistry(ctx context.Context, o Options) (store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrReference, err)
 	}
-	f := &fetch.Fetcher{
-		Dir: o.CacheDir, Sources: []fetch.Source{src}, Log: o.Log, Gone: registryGone, Advice: registryAdvice,
-		Client: &http.Client{Transport: accepting{rt}, CheckRedirect: fetch.NewClient().CheckRedirect},
-	}
-	if o.fetcher != nil {
-		o.fetcher(f)
-	}
+	f.Sources = []fetch.Source{src}
+	f.Client = &http.Client{Transport: accepting{rt}, CheckRedirect: fetch.NewClient().CheckRedirect}
 	return &registry{fetcher: f, progress: o.Progress}, nil
 }
 
@@ -79,10 +70,57 @@ func credentials(o Options) authn.Authenticator {
 	return &authn.Basic{Username: o.Username, Password: o.Password}
 }
 
-// unreachable is the error of a registry that could not be talked to.
-func unreachable(repo string, err error) error {
-	return &fetch.SourcesError{File: "the image", Advice: registryAdvice,
-		Attempts: []fetch.Attempt{{Source: "the registry", URL: repo, Err: fmt.Errorf("%w: %w", fetch.ErrConnect, printable(err))}}}
+// meet makes the first contact, as often as a download is tried.
+func meet(ctx context.Context, f *fetch.Fetcher, repo name.Repository, o Options) (rt http.RoundTripper, err error) {
+	base := o.Transport
+	if base == nil {
+		base = fetch.NewClient().Transport
+	}
+	g := &guard{base: base, local: isLoopback(repo.RegistryStr())}
+	err = f.Retry(ctx, func() (err error) {
+		shake, cancel := context.WithTimeout(context.WithValue(ctx, handshake{}, true), handshakeTimeout)
+		defer cancel()
+		rt, err = transport.NewWithContext(shake, repo.Registry, credentials(o), g, []string{repo.Scope(transport.PullScope)})
+		return judge(err)
+	})
+	switch {
+	case err == nil:
+		return rt, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	}
+	return nil, &fetch.SourcesError{File: "the image", Advice: registryAdvice,
+		Attempts: []fetch.Attempt{{Source: "the registry", URL: repo.Name(), Err: err}}}
+}
+
+// judge sorts what the first contact failed with.
+func judge(err error) error {
+	var answer *transport.Error
+	var dns *net.DNSError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &answer):
+		return judgeAnswer(answer, err)
+	case errors.Is(err, fetch.ErrInsecure):
+		return fmt.Errorf("%w by https, and a registry that is not on this machine is asked by nothing else: %w", fetch.ErrConnect, printable(err))
+	case errors.Is(err, fetch.ErrRedirect), errors.Is(err, ErrTooBig):
+		return printable(err)
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return fmt.Errorf("%w: %w", fetch.ErrConnect, printable(err))
+	}
+	return fetch.Transient(fmt.Errorf("%w: %w", fetch.ErrConnect, printable(err)))
+}
+
+// judgeAnswer sorts an answer of the registry or its token service.
+func judgeAnswer(a *transport.Error, err error) error {
+	switch code := a.StatusCode; {
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+		return fmt.Errorf("%w %d: the name and the password, or none, are not taken: %w", fetch.ErrStatus, code, printable(err))
+	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
+		return fetch.Transient(fmt.Errorf("%w %d: the registry has trouble; try again later: %w", fetch.ErrStatus, code, printable(err)))
+	}
+	return fmt.Errorf("%w %d: %w", fetch.ErrStatus, a.StatusCode, printable(err))
 }
 
 // Close implements store.
@@ -94,7 +132,16 @@ func (r *registry) small(ctx context.Context, digest string, manifest bool, max 
 	if manifest {
 		kind = "manifests"
 	}
-	return r.fetcher.Fresh(ctx, archive, kind+"/"+digest, max)
+	b, err := r.fetcher.Fresh(ctx, archive, kind+"/"+digest, max)
+	return b, notThere(err)
+}
+
+// notThere makes what a registry has not match ErrNotFound too.
+func notThere(err error) error {
+	if errors.Is(err, fetch.ErrGone) {
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	return err
 }
 
 // layers implements store. What is downloaded is verified.
@@ -113,7 +160,7 @@ func (r *registry) layers(ctx context.Context, list []stored) ([]opener, error) 
 	}
 	files, err := f.GetAll(ctx, items)
 	if err != nil {
-		return nil, err
+		return nil, notThere(err)
 	}
 	out := make([]opener, 0, len(files))
 	for _, f := range files {
@@ -132,7 +179,12 @@ func (a accepting) RoundTrip(in *http.Request) (*http.Response, error) {
 			r.Header.Add("Accept", string(t))
 		}
 	}
-	return a.RoundTripper.RoundTrip(r)
+	resp, err := a.RoundTripper.RoundTrip(r)
+	var answer *transport.Error // of the token service, when a token was used up
+	if errors.As(err, &answer) {
+		return nil, judgeAnswer(answer, err)
+	}
+	return resp, err
 }
 
 // handshake marks the context of requests whose answers are short.
@@ -150,7 +202,7 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
 			r.Body.Close()
 		}
-		return nil, fmt.Errorf("%w: %s://%s: only a registry on this machine is asked without TLS", fetch.ErrRedirect, r.URL.Scheme, r.URL.Host)
+		return nil, fmt.Errorf("%w: %s://%s is not on this machine", fetch.ErrInsecure, r.URL.Scheme, r.URL.Host)
 	}
 	resp, err := g.base.RoundTrip(r)
 	if err == nil && r.Context().Value(handshake{}) != nil {

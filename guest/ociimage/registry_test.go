@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -386,6 +387,120 @@ func TestTokens(t *testing.T) {
 	o.Password = "wrong"
 	if _, err := imp(t, o); !errors.Is(err, fetch.ErrUnavailable) || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("a wrong password: %v", err)
+	}
+}
+
+// TestTroubleThatPasses: the first contact is tried as often as everything else.
+func TestTroubleThatPasses(t *testing.T) {
+	for name, code := range map[string]int{"trouble": http.StatusServiceUnavailable, "too many": http.StatusTooManyRequests, "cut": 0} {
+		for _, path := range []string{"/v2/", "/token"} {
+			t.Run(name+path, func(t *testing.T) {
+				s := newServer(t)
+				src := s.push(t, image(t, "amd64", gz, nil, pythonLayer(t, "amd64")))
+				var failed atomic.Bool
+				s.mu.Lock()
+				s.meet = func(w http.ResponseWriter, r *http.Request) bool {
+					switch {
+					case r.URL.Path == path && failed.CompareAndSwap(false, true):
+						if code == 0 {
+							panic(http.ErrAbortHandler)
+						}
+						w.WriteHeader(code)
+					case r.URL.Path == "/token":
+						fmt.Fprint(w, `{"token":"good"}`)
+					case r.Header.Get("Authorization") != "Bearer good":
+						w.Header().Set("WWW-Authenticate", `Bearer realm="`+s.URL+`/token",service="x"`)
+						w.WriteHeader(http.StatusUnauthorized)
+					default:
+						return false
+					}
+					return true
+				}
+				s.mu.Unlock()
+				if _, err := imp(t, options(t, src)); err != nil || !failed.Load() {
+					t.Errorf("%v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestRegistryErrors: each says what it is and what to do, and no word of mirrors.
+func TestRegistryErrors(t *testing.T) {
+	status := func(code int) func(*server, http.ResponseWriter) {
+		return func(_ *server, w http.ResponseWriter) { w.WriteHeader(code) }
+	}
+	for name, c := range map[string]struct {
+		at     string
+		answer func(*server, http.ResponseWriter)
+		want   []error
+		says   string
+		tries  int
+	}{
+		"no manifest":       {"/manifests/", status(http.StatusNotFound), []error{ErrNotFound, fetch.ErrStatus}, registryGone, 1},
+		"no configuration":  {"/blobs/", status(http.StatusNotFound), []error{ErrNotFound, fetch.ErrStatus}, registryGone, 1},
+		"not for everybody": {"/manifests/", status(http.StatusUnauthorized), []error{fetch.ErrStatus}, "401 Unauthorized", 1},
+		"trouble":           {"/manifests/", status(http.StatusBadGateway), []error{fetch.ErrStatus}, "(tried 2 times)", 2},
+		"no registry":       {"/v2/", status(http.StatusNotFound), []error{fetch.ErrStatus}, "404", 1},
+		"trouble at first":  {"/v2/", status(http.StatusServiceUnavailable), []error{fetch.ErrStatus}, "the registry has trouble", 2},
+		"no token": {"/", func(s *server, w http.ResponseWriter) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+s.URL+`/token",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		}, []error{fetch.ErrStatus}, "the name and the password, or none, are not taken", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			src := s.push(t, image(t, "amd64", gz, nil, pythonLayer(t, "amd64")))
+			var tries atomic.Int32
+			s.on(c.at, func(w http.ResponseWriter, r *http.Request) {
+				if c.at == "/v2/" && r.URL.Path != "/v2/" {
+					t.Errorf("asked for %s", r.URL.Path)
+				}
+				if r.URL.Path != "/token" {
+					tries.Add(1)
+				}
+				c.answer(s, w)
+			})
+			_, err := imp(t, options(t, src))
+			for _, want := range append(c.want, fetch.ErrUnavailable) {
+				if !errors.Is(err, want) {
+					t.Errorf("got %v, want %v", err, want)
+				}
+			}
+			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), registryAdvice) ||
+				strings.Contains(err.Error(), "irror") || errors.Is(err, fetch.ErrConnect) {
+				t.Errorf("it says %v", err)
+			}
+			if got := int(tries.Load()); got != c.tries {
+				t.Errorf("asked %d times, want %d", got, c.tries)
+			}
+		})
+	}
+}
+
+// TestUnreachable: what cannot be talked to is said to be so, and one that would be
+// without TLS is told apart from one that redirects.
+func TestUnreachable(t *testing.T) {
+	for host, c := range map[string]struct {
+		err      error
+		says     string
+		insecure bool
+	}{
+		"192.168.1.2:5000": {errors.New("http: server gave HTTP response to HTTPS client"), "could not be reached by https, and a registry that is not on this machine is asked by nothing else", true},
+		"r.example":        {errors.New("connection refused"), "could not be reached: ", false},
+		"gone.example":     {&net.DNSError{Err: "no such host", Name: "gone.example", IsNotFound: true}, "could not be reached: ", false},
+	} {
+		src, err := ParseSource(host + "/a@" + someDigest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := options(t, src)
+		o.Transport = roundTripper(func(r *http.Request) (*http.Response, error) { return nil, c.err })
+		_, err = imp(t, o)
+		if !errors.Is(err, fetch.ErrConnect) || errors.Is(err, fetch.ErrInsecure) != c.insecure || errors.Is(err, fetch.ErrRedirect) ||
+			!strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "irror") {
+			t.Errorf("%s: %v", host, err)
+		}
 	}
 }
 
