@@ -2,6 +2,7 @@
 programs on it will touch.
 
 usage: compileall.py [OUT [WORKERS [FOLDER...]]]
+       compileall.py --apart ROOT OUT [WORKERS]
        compileall.py --record OUT
 
 Every Python source below the folders (default: those on the module search path)
@@ -12,11 +13,17 @@ OUT/usr/lib/x/__pycache__/y.cpython-VERSION.pyc, and left out where the image ha
 it already. OUT is the folder "out" beside this program unless it is given. Equal
 sources give equal bytes, however many workers there are (default: the CPUs).
 
-A source that cannot be compiled is named and passed over: whether the image may
-have such files is not for this program to say. It ends with 1 when anything else
-went wrong, and then nothing in OUT is of use; with 2 for wrong usage.
+A source that cannot be compiled is named, and gets an empty file: whether the image
+may have such files is not for this program to say. It ends with 1 when anything else
+went wrong, memory that ran out included, and then nothing in OUT is of use; with 2
+for wrong usage.
 
-Unless folders are given, a process of its own then imports what programs import
+With --apart, every source below ROOT is compiled, as if ROOT were /, and nothing
+else. So it is, without the option, where the image has the folder
+/usr/share/pybox/sources: what lies there is not on the search path, so no code of it
+runs.
+
+Unless folders or ROOT are given, a process of its own then imports what programs import
 most, as far as the image has it, and draws a picture (--record). The files of the
 image that this touched are listed in OUT/usr/share/pybox/preread, one path a line,
 without the first slash, sorted. What matplotlib found out about the image's fonts is
@@ -43,6 +50,7 @@ PROGRESS = 100  # files from one line of progress to the next
 MAX_LINE = 2048  # bytes of a worker's report; less than PIPE_BUF, so it is whole
 
 
+APART = "/usr/share/pybox/sources"  # layout.Sources of the image builder
 OWN = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -77,33 +85,48 @@ def target(path):
     return importlib.util.cache_from_source(path, optimization="")
 
 
-def compile_one(path, out):
-    """Compile a source; return why that is impossible, or None."""
+# What Python says of sources that it cannot compile.
+REFUSED = (SyntaxError, ValueError, OverflowError, RecursionError)
+
+
+def is_refused(error):
+    """Whether the same source would always fail like that. The parser says that its
+    own stack is too small with an error that means otherwise that memory ran out."""
+    return isinstance(error, REFUSED) or type(error) is MemoryError and "Parser stack" in str(error)
+
+
+def compile_one(path, out, root):
+    """Compile a source, whose name begins behind root; return why that is impossible,
+    or None."""
+    name = path[len(root) :]
     try:
         py_compile.compile(
             path,
-            cfile=out + target(path),
-            dfile=path,
+            cfile=out + target(name),
+            dfile=name,
             doraise=True,
             optimize=0,
             invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
         )
     except py_compile.PyCompileError as error:
+        if not is_refused(error.exc_value):
+            raise
+        write(out + target(name), "")
         return error.exc_type_name + ": " + str(error.exc_value)
     return None
 
 
-def work(paths, out, pipe):
+def work(paths, out, root, pipe):
     """Compile paths and report each in a line on pipe."""
     warnings.simplefilter("ignore")
     for path in paths:
-        why = compile_one(path, out)
-        line = path if why is None else path + ": " + why
+        why = compile_one(path, out, root)
+        line = path[len(root) :] + ("" if why is None else ": " + why)
         line = line.encode("utf-8", "backslashreplace").replace(b"\n", b" ")[:MAX_LINE]
         os.write(pipe, (b"+" if why is None else b"-") + line + b"\n")
 
 
-def start(paths, out, read, write):
+def start(paths, out, root, read, write):
     """Start a worker and return its process id."""
     pid = os.fork()
     if pid:
@@ -111,7 +134,7 @@ def start(paths, out, read, write):
     status = 1
     try:
         os.close(read)
-        work(paths, out, write)
+        work(paths, out, root, write)
         status = 0
     except BaseException as error:  # the worker must end here, whatever happens
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -246,26 +269,34 @@ def in_image(path):
 def main(argv):
     if len(argv) == 3 and argv[1] == "--record":
         return record(os.path.abspath(argv[2]))
+    root = ""
+    if argv[1:2] == ["--apart"]:
+        if len(argv) not in (4, 5):
+            print(__doc__, file=sys.stderr)
+            return 2
+        root, argv = os.path.abspath(argv[2]).rstrip("/"), argv[:1] + argv[3:]
+    elif len(argv) < 4 and os.path.isdir(APART):
+        root = APART
     if len(argv) > 2 and not argv[2].isdecimal():
         print(__doc__, file=sys.stderr)
         return 2
     out = os.path.abspath(argv[1]) if len(argv) > 1 else os.path.join(OWN, "out")
     workers = int(argv[2]) if len(argv) > 2 else 0
     workers = workers or len(os.sched_getaffinity(0))
-    paths = sources(argv[3:] or search_path())
+    paths = sources([root] if root else argv[3:] or search_path())
     os.makedirs(out, exist_ok=True)
 
     # Every n-th file to every worker: who compiles what never depends on how
     # fast it goes.
     read, write = os.pipe()
-    pids = [start(paths[i::workers], out, read, write) for i in range(workers)]
+    pids = [start(paths[i::workers], out, root, read, write) for i in range(workers)]
     os.close(write)
     done = follow(read, len(paths))
     ended = [os.waitpid(pid, 0)[1] for pid in pids]
     if any(ended) or done != len(paths):
         print(f"a worker failed: {done} of {len(paths)} files done, wait statuses {ended}", file=sys.stderr)
         return 1
-    if not argv[3:] and not start_record(out, bool(paths)):
+    if not root and not argv[3:] and not start_record(out, bool(paths)):
         return 1
     return 0
 

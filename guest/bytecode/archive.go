@@ -24,19 +24,57 @@ func archiveErr(format string, a ...any) error {
 	return fmt.Errorf("%w: %w", ErrArchive, fmt.Errorf(format, a...))
 }
 
-// found is what an archive holds: byte code by the paths of its sources, and what was
-// recorded, by its paths in the image.
-type found struct{ code, record map[string][]byte }
+// found is what an archive holds: byte code by the paths of its sources, the sources
+// that cannot be compiled, and what was recorded, by its paths in the image.
+type found struct {
+	code   map[string][]byte
+	left   map[string]bool
+	record map[string][]byte
+}
+
+func newFound() *found {
+	return &found{code: map[string][]byte{}, left: map[string]bool{}, record: map[string][]byte{}}
+}
+
+// of is the part that is about some sources, without the record.
+func (f *found) of(sources map[string][]byte) *found {
+	out := newFound()
+	for p := range sources {
+		if b, ok := f.code[p]; ok {
+			out.code[p] = b
+		}
+		if f.left[p] {
+			out.left[p] = true
+		}
+	}
+	return out
+}
+
+// add takes over what other has of sources.
+func (f *found) add(other *found) {
+	maps.Copy(f.code, other.code)
+	maps.Copy(f.left, other.left)
+}
+
+// files are what is kept of f's sources, by their paths in an archive.
+func (f *found) files() map[string][]byte {
+	out := byTarget(f.code)
+	for p := range f.left {
+		out[Target(p)] = nil
+	}
+	return out
+}
 
 // read takes an archive apart that holds byte code of the given sources, not
-// necessarily of all, what was recorded (see isRecord), and nothing else. All errors
-// match ErrArchive.
+// necessarily of all, what was recorded (see isRecord), and nothing else. An empty file
+// in the place of byte code says that its source cannot be compiled. All errors match
+// ErrArchive.
 func read(r io.Reader, sources map[string][]byte) (*found, error) {
 	source := map[string]string{} // by target
 	for p := range sources {
 		source[Target(p)] = p
 	}
-	out := &found{map[string][]byte{}, map[string][]byte{}}
+	out := newFound()
 	left := int64(MaxArchiveBytes)
 	tr := tar.NewReader(io.LimitReader(r, MaxArchiveBytes))
 	for {
@@ -57,19 +95,21 @@ func read(r io.Reader, sources map[string][]byte) (*found, error) {
 			return nil, archiveErr("%.200q is no regular file", h.Name)
 		case !ok && !record:
 			return nil, archiveErr("%.200q is the byte code of no source of the image", h.Name)
-		case out.code[p] != nil || out.record[h.Name] != nil:
+		case out.code[p] != nil || out.left[p] || out.record[h.Name] != nil:
 			return nil, archiveErr("%q stands twice in it", h.Name)
 		case h.Size > max || h.Size > left:
 			return nil, archiveErr("%q is too large", h.Name)
 		}
 		left -= h.Size
 		b, err := io.ReadAll(tr)
-		if err == nil && ok {
+		if err == nil && ok && len(b) > 0 {
 			err = check(b, sources[p])
 		}
 		switch {
 		case err != nil:
 			return nil, archiveErr("%q: %w", h.Name, err)
+		case ok && len(b) == 0:
+			out.left[p] = true
 		case ok:
 			out.code[p] = b
 		default:

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/guest/erofs"
 	"github.com/pybox/pybox/guest/image"
+	"github.com/pybox/pybox/guest/layout"
 	"github.com/pybox/pybox/guest/nospace"
 	"github.com/pybox/pybox/guest/tree"
 )
@@ -42,8 +44,10 @@ type Compiler interface {
 	// interpreter that has no byte code yet, and writes the results to w as a
 	// tar archive of regular files, by their paths in the image. What it records of
 	// a run, if anything, is beside them: layout.Preread, and below layout.Seeds
-	// what matplotlib knows of fonts. ctx bounds it. Sources that cannot be compiled
-	// are left out. On an error, what was written is of no use.
+	// what matplotlib knows of fonts. ctx bounds it. A source that cannot be compiled
+	// has an empty file in the place of its byte code. Where the image has the folder
+	// layout.Sources, the sources below it are compiled as if they stood at the root,
+	// no others, and nothing is recorded. On an error, what was written is of no use.
 	Compile(ctx context.Context, j Job, w io.Writer) error
 }
 
@@ -86,8 +90,14 @@ type Options struct {
 	// Foreign makes the same image for the compiler's architecture, where that is
 	// not Arch; nil: that is impossible.
 	Foreign func(context.Context) (*tree.Tree, error)
-	// Left is told, in order, which sources cannot be compiled, as packages of a
-	// person's choice have them in templates and tests; nil: that is an error.
+	// Apart is an image for Arch whose own packages may run. Where it is set, what is
+	// compiled lies on it as data, away from the search path: no code of t runs, which
+	// could change what is made of the sources of others and kept for them; nothing is
+	// recorded, and t keeps the record that it has.
+	Apart *tree.Tree
+	// Left is told, in order, which sources have no byte code since they cannot be
+	// compiled, as packages of a person's choice have them in templates and tests, or
+	// since there is no place for it; nil: what cannot be compiled is an error.
 	Left func(source string)
 	// Progress is told what takes long; may be nil.
 	Progress func(line string)
@@ -101,36 +111,43 @@ func Add(ctx context.Context, t *tree.Tree, o Options) error {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
-	removeRecord(t)
-	w := work{Options: o, versions: []string{cacheFormat, o.Compiler.Version(), o.Interpreter}, code: map[string][]byte{}}
-	w.recordKey = recordKey(w.versions, t)
+	w := work{Options: o, versions: []string{cacheFormat, o.Compiler.Version(), o.Interpreter}, done: newFound()}
+	if o.Apart == nil {
+		removeRecord(t)
+		w.recordKey = recordKey(w.versions, t)
+	}
 	all := sources(t)
 	if err := w.load(all); err != nil {
 		return fmt.Errorf("cache of byte code: %w", err)
 	}
-	if len(w.missing) > 0 || w.record == nil {
+	if len(w.missing) > 0 || o.Apart == nil && w.record == nil {
 		if err := w.compile(ctx, t); err != nil {
 			return err
 		}
 	}
-	for p, b := range byTarget(w.code) {
+	for p, b := range byTarget(w.done.code) {
 		if err := t.WriteFile(p, b, tree.Attr{Mode: 0o644}); err != nil {
 			return err
 		}
 	}
-	for _, p := range lacking(w.code, all) {
-		o.Left(p)
+	if o.Left != nil {
+		for _, p := range slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(w.done.left)), placeless(t)...))) {
+			o.Left(p)
+		}
 	}
 	return addRecord(t, o.Arch, w.record)
 }
 
-// complete makes sure that code has the byte code of every source that has to have
-// it.
-func (o Options) complete(code, sources map[string][]byte) error {
-	if o.Left != nil {
-		return nil
+// complete makes sure that f has the byte code of every source that has to have it:
+// where Left is set, of all that are not said to be impossible.
+func (o Options) complete(f *found, sources map[string][]byte) error {
+	var lack []string
+	for p := range sources {
+		if f.code[p] == nil && (o.Left == nil || !f.left[p]) {
+			lack = append(lack, p)
+		}
 	}
-	return complete(code, sources)
+	return incomplete(lack)
 }
 
 // work is what one Add has and lacks.
@@ -138,7 +155,7 @@ type work struct {
 	Options
 	versions  []string
 	recordKey string
-	code      map[string][]byte // by source
+	done      *found // of sources
 	missing   []unit
 	record    map[string][]byte // by path in the image; nil: not known
 }
@@ -153,7 +170,12 @@ func (w *work) load(all map[string][]byte) error {
 		if err != nil {
 			w.missing = append(w.missing, u)
 		}
-		maps.Copy(w.code, have)
+		if err == nil {
+			w.done.add(have)
+		}
+	}
+	if w.Apart != nil {
+		return nil
 	}
 	have, err := loadArchive(w.Cache, w.recordKey, nil)
 	if err == nil {
@@ -176,28 +198,40 @@ func (w *work) lacks(err error) error {
 
 // compile makes what is missing, and keeps it.
 func (w *work) compile(ctx context.Context, t *tree.Tree) error {
-	img, err := w.workpiece(ctx, t, w.code, w.missing)
+	var img *tree.Tree
+	var from map[string][]byte
+	var err error
+	if w.Apart != nil {
+		img, from, err = w.apart(w.missing)
+	} else if img, err = w.workpiece(ctx, t, w.done.code, w.missing); err == nil {
+		from = sources(img)
+	}
 	if err != nil {
 		return err
 	}
-	fresh, err := w.run(ctx, img)
+	fresh, err := w.run(ctx, img, from)
 	if err != nil {
 		return err
+	}
+	wanted := map[string][]byte{}
+	for _, u := range w.missing {
+		maps.Copy(wanted, u.sources)
+	}
+	if err := w.complete(fresh, wanted); err != nil {
+		return fmt.Errorf("compile byte code: %w", err)
+	}
+	if w.Apart != nil && len(fresh.record) > 0 {
+		return fmt.Errorf("compile byte code: %w", archiveErr("it has a record of a run, and nothing was to run"))
 	}
 	for _, u := range w.missing {
-		if err := w.complete(fresh.code, u.sources); err != nil {
-			return fmt.Errorf("compile byte code: %w", err)
-		}
-		part := map[string][]byte{}
-		for p := range u.sources {
-			if pyc, ok := fresh.code[p]; ok {
-				part[p] = pyc
-			}
-		}
-		maps.Copy(w.code, part)
-		if err := w.keep(u.key, byTarget(part)); err != nil {
+		part := fresh.of(u.sources)
+		w.done.add(part)
+		if err := w.keep(u.key, part.files()); err != nil {
 			return err
 		}
+	}
+	if w.Apart != nil {
+		return nil
 	}
 	w.record = fresh.record
 	return w.keep(w.recordKey, fresh.record)
@@ -211,8 +245,8 @@ func (w *work) keep(key string, files map[string][]byte) error {
 	return nil
 }
 
-// run has the compiler run img.
-func (o Options) run(ctx context.Context, img *tree.Tree) (*found, error) {
+// run has the compiler run img, for byte code of the given sources.
+func (o Options) run(ctx context.Context, img *tree.Tree, from map[string][]byte) (*found, error) {
 	file, serial, err := o.writeImage(img)
 	if err != nil {
 		return nil, fmt.Errorf("image to compile: %w", err) // who chose TempDir explains a full disk
@@ -227,11 +261,28 @@ func (o Options) run(ctx context.Context, img *tree.Tree) (*found, error) {
 	if err := o.Compiler.Compile(ctx, job, archive); err != nil {
 		return nil, fmt.Errorf("compile byte code: %w", err)
 	}
-	fresh, err := read(&archive.buf, sources(img))
+	fresh, err := read(&archive.buf, from)
 	if err != nil {
 		return nil, fmt.Errorf("compile byte code: %w", err)
 	}
 	return fresh, nil
+}
+
+// apart is the image Apart with what is missing lying beside, and these sources.
+func (o Options) apart(missing []unit) (*tree.Tree, map[string][]byte, error) {
+	if o.Arch != o.Compiler.Arch() {
+		return nil, nil, fmt.Errorf("%w: the image is for %s and this machine runs guests of %s", ErrArch, o.Arch, o.Compiler.Arch())
+	}
+	img, from := o.Apart.Clone(), map[string][]byte{}
+	for _, u := range missing {
+		for p, b := range u.sources {
+			if err := img.WriteFile(path.Join(layout.Sources, p), b, tree.Attr{Mode: 0o644}); err != nil {
+				return nil, nil, err
+			}
+		}
+		maps.Copy(from, u.sources)
+	}
+	return img, from, nil
 }
 
 // workpiece is the image that a guest of the compiler's architecture can run and
@@ -311,30 +362,18 @@ func (o Options) writeImage(img *tree.Tree) (name, serial string, err error) {
 	return name, bundle.ImageSerial(hex.EncodeToString(h.Sum(nil))), err
 }
 
-// complete makes sure that code has the byte code of every source.
-func complete(code, sources map[string][]byte) error {
-	lack := lacking(code, sources)
+// incomplete is an error that names sources which lack byte code, or nil.
+func incomplete(lack []string) error {
 	if len(lack) == 0 {
 		return nil
 	}
+	slices.Sort(lack)
 	const most = 20
 	more := ""
 	if n := len(lack) - most; n > 0 {
 		lack, more = lack[:most], fmt.Sprintf(" and %d more", n)
 	}
 	return fmt.Errorf("%w: %s%s", ErrIncomplete, strings.Join(lack, ", "), more)
-}
-
-// lacking are, sorted, the sources without byte code.
-func lacking(code, sources map[string][]byte) []string {
-	var lack []string
-	for p := range sources {
-		if code[p] == nil {
-			lack = append(lack, p)
-		}
-	}
-	slices.Sort(lack)
-	return lack
 }
 
 // bounded keeps what is written, up to its bound.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/pybox/pybox/guest/bytecode"
 	"github.com/pybox/pybox/guest/bytecode/bytecodetest"
+	"github.com/pybox/pybox/guest/layout"
 	"github.com/pybox/pybox/guest/tree"
 )
 
@@ -328,5 +330,124 @@ func TestGroup(t *testing.T) {
 	wantCode(t, tr, append(importable("amd64"), added))
 	if !slices.Equal(c.Compiled, []string{added}) {
 		t.Errorf("compiled %q", c.Compiled)
+	}
+}
+
+// TestLost: a source that nothing came back of is not one that cannot be compiled: that
+// is an error and nothing is kept, so the next build asks again.
+func TestLost(t *testing.T) {
+	lost := "usr/local/lib/python3.13/dist-packages/lost.py"
+	c := &bytecodetest.Compiler{GuestArch: "amd64", Lose: func(p string) bool { return p == lost }}
+	o := options(t, c)
+	var left []string
+	o.Left = func(p string) { left = append(left, p) }
+	o.Group = func(p string) string { return filepath.Dir(p) }
+	tr := imageTree(t, "amd64", map[string]string{lost: "L = 1\n"})
+	if err := bytecode.Add(t.Context(), tr, o); !errors.Is(err, bytecode.ErrIncomplete) || !strings.Contains(err.Error(), lost) || len(left) != 0 {
+		t.Fatalf("%v, left %q", err, left)
+	}
+	c.Lose = nil
+	tr = imageTree(t, "amd64", map[string]string{lost: "L = 1\n"})
+	add(t, tr, o)
+	wantCode(t, tr, append(importable("amd64"), lost))
+	if len(left) != 0 {
+		t.Errorf("left %q", left)
+	}
+}
+
+// TestPlaceless: a source whose byte code could not be called as it must does not end a
+// build.
+func TestPlaceless(t *testing.T) {
+	const site = "usr/local/lib/python3.13/dist-packages/"
+	odd := []string{site + strings.Repeat("n", 245) + ".py", site + "filed/x.py", site + strings.Repeat("d/", 30) + "x.py"}
+	slices.Sort(odd)
+	for _, apart := range []bool{false, true} {
+		c := &bytecodetest.Compiler{GuestArch: "amd64"}
+		o := options(t, c)
+		if apart {
+			o.Apart = imageTree(t, "amd64", nil)
+		}
+		var left []string
+		o.Left = func(p string) { left = append(left, p) }
+		tr := imageTree(t, "amd64", map[string]string{odd[0]: "", odd[1]: "", odd[2]: "", site + "filed/__pycache__": "a file", site + "good.py": ""})
+		c.Lose = func(p string) bool { return slices.Contains(odd, p) }
+		add(t, tr, o)
+		wantCode(t, tr, append(importable("amd64"), site+"good.py"))
+		if !slices.Equal(left, odd) {
+			t.Errorf("left %q", left)
+		}
+	}
+}
+
+// TestApart: what is compiled apart is data on an image that has nothing else of t, and
+// the record of t stays.
+func TestApart(t *testing.T) {
+	const site = "usr/local/lib/python3.13/dist-packages/"
+	files := map[string]string{site + "new.py": "N = 1\n", site + "bad.py": "(", site + "evil.pth": "import evil\n", site + "sitecustomize.py": "raise SystemExit\n",
+		layout.Preread: "usr/lib/python3.13/abc.py\n"}
+	image := func() *tree.Tree {
+		tr := imageTree(t, "amd64", nil)
+		add(t, tr, options(t, &bytecodetest.Compiler{GuestArch: "amd64"}))
+		return tr
+	}
+	c := &bytecodetest.Compiler{GuestArch: "amd64", Skip: func(p string) bool { return p == site+"bad.py" }}
+	var seen []string
+	c.Look = func(img fs.FS) error {
+		return fs.WalkDir(img, ".", func(p string, d fs.DirEntry, err error) error {
+			if strings.Contains(p, "dist-packages/") && !d.IsDir() {
+				seen = append(seen, p)
+			}
+			return err
+		})
+	}
+	o := options(t, c)
+	o.Apart = image()
+	var left []string
+	o.Left = func(p string) { left = append(left, p) }
+	tr := image()
+	for p, text := range files {
+		if err := tr.WriteFile(p, []byte(text), tree.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(t, tr, o)
+	wantCode(t, tr, append(importable("amd64"), site+"new.py", site+"sitecustomize.py"))
+	want := []string{"usr/lib/python3/dist-packages/__pycache__/third.cpython-313.pyc", "usr/lib/python3/dist-packages/third.py",
+		layout.Sources + "/" + site + "bad.py", layout.Sources + "/" + site + "new.py", layout.Sources + "/" + site + "sitecustomize.py"}
+	if slices.Sort(seen); !slices.Equal(seen, want) {
+		t.Errorf("the guest saw %q\nwant %q", seen, want)
+	}
+	if n := tr.Lookup(layout.Preread); n == nil || string(n.Data) != files[layout.Preread] {
+		t.Errorf("the record is %+v", n)
+	}
+	if !slices.Equal(left, []string{site + "bad.py"}) || tr.Lookup(layout.Sources) != nil || o.Apart.Lookup(layout.Sources) != nil {
+		t.Errorf("left %q", left)
+	}
+
+	// All of it is known now, without a run for a record.
+	o.Machine = nil
+	again := image()
+	c.Jobs = nil
+	for p, text := range files {
+		if err := again.WriteFile(p, []byte(text), tree.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if add(t, again, o); len(c.Jobs) != 0 {
+		t.Error("it was compiled again")
+	}
+}
+
+// TestApartFails: a guest that ran more than it was to, and one of another architecture.
+func TestApartFails(t *testing.T) {
+	c := &bytecodetest.Compiler{GuestArch: "amd64", Record: map[string]string{layout.Preread: ""}}
+	o := options(t, c)
+	o.Apart = imageTree(t, "amd64", nil)
+	if err := bytecode.Add(t.Context(), imageTree(t, "amd64", nil), o); !errors.Is(err, bytecode.ErrArchive) || !strings.Contains(err.Error(), "nothing was to run") {
+		t.Error(err)
+	}
+	o.Arch = "arm64"
+	if err := bytecode.Add(t.Context(), imageTree(t, "amd64", map[string]string{lib + "new.py": ""}), o); !errors.Is(err, bytecode.ErrArch) {
+		t.Error(err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // cacheFormat is the first word of every file of the cache, and part of all keys.
-const cacheFormat = "pybox-bytecode/v1"
+const cacheFormat = "pybox-bytecode/v2"
 
 // unit is what the cache keeps under one key: the byte code of some sources.
 type unit struct {
@@ -66,18 +66,18 @@ func units(versions []string, all map[string][]byte, group func(source string) s
 // errDamaged marks a file of the cache whose content is not what was written.
 var errDamaged = errors.New("damaged file in the cache of byte code")
 
-// load returns the byte code of a unit. It is an error that matches
+// load returns what is known of a unit. It is an error that matches
 // os.ErrNotExist when it is not there, errDamaged when it is not what was kept or
 // when complete says that it is not enough.
-func load(dir string, u unit, complete func(code, sources map[string][]byte) error) (map[string][]byte, error) {
+func load(dir string, u unit, complete func(f *found, sources map[string][]byte) error) (*found, error) {
 	f, err := loadArchive(dir, u.key, u.sources)
 	if err != nil {
 		return nil, err
 	}
-	if err := complete(f.code, u.sources); err != nil {
+	if err := complete(f, u.sources); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", errDamaged, u.key, err)
 	}
-	return f.code, nil
+	return f, nil
 }
 
 // loadArchive returns what is kept under a key. Errors are as those of load.
@@ -87,7 +87,7 @@ func loadArchive(dir, key string, sources map[string][]byte) (*found, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, MaxArchiveBytes))
+	b, err := io.ReadAll(io.LimitReader(f, int64(MaxArchiveBytes+len(cacheHead(nil))+len("\n"))))
 	if err != nil {
 		return nil, err
 	}

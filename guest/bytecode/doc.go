@@ -7,7 +7,9 @@
 // comes from the guest and is taken as hostile: nothing but a file of byte code
 // for a source of the image, with the header of its interpreter and the hash of
 // exactly that source, gets in. What the code behind the header does cannot be
-// checked; it runs in boxes only, as the sources do.
+// checked; it runs in boxes only, as the sources do. That it is what Python makes of
+// the source rests on the guest, so where it is kept for other images too, no code
+// of anybody else runs in that guest: see Options.Apart.
 //
 // The byte code of equal sources is equal on every architecture, so it is kept
 // under the digest of the sources that it was made from (see Options.Cache).

@@ -66,7 +66,7 @@ func TestWriteAndRead(t *testing.T) {
 	}
 	back, err := read(bytes.NewReader(one), twoSources)
 	if err != nil || !maps.EqualFunc(back.code, code, bytes.Equal) || len(back.record) != 0 {
-		t.Errorf("%q, %v", back, err)
+		t.Errorf("%+v, %v", back, err)
 	}
 	delete(code, lib+"a.py")
 	part, err := write(byTarget(code))
@@ -74,7 +74,16 @@ func TestWriteAndRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if back, err := read(bytes.NewReader(part), twoSources); err != nil || len(back.code) != 1 {
-		t.Errorf("an archive of some sources: %q, %v", back, err)
+		t.Errorf("an archive of some sources: %+v, %v", back, err)
+	}
+	f := newFound()
+	f.left[lib+"a.py"], f.code[lib+"p/b.py"] = true, pycOf(lib+"p/b.py")
+	left, err := write(f.files())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := read(bytes.NewReader(left), twoSources); err != nil || len(back.code) != 1 || !back.left[lib+"a.py"] || len(back.left) != 1 {
+		t.Errorf("an archive that says what cannot be compiled: %+v, %v", back, err)
 	}
 }
 
@@ -127,8 +136,9 @@ func hostile(t testing.TB) map[string][]byte {
 		"of the other":       archive(t, file(a, pycOf(lib+"p/b.py"))),
 		"no code object":     archive(t, file(a, with(16, 1))),
 		"header only":        archive(t, file(a, good[:16])),
-		"empty":              archive(t, file(a, nil)),
 		"twice":              archive(t, file(a, good), file(a, good)),
+		"left and there":     archive(t, file(a, nil), file(a, good)),
+		"left twice":         archive(t, file(a, nil), file(a, nil)),
 		"source":             archive(t, file(lib+"a.py", good)),
 		"no such source":     archive(t, file(Target(lib+"c.py"), good)),
 		"beside":             archive(t, file(lib+"a.cpython-313.pyc", good)),
@@ -154,7 +164,7 @@ func hostile(t testing.TB) map[string][]byte {
 func TestReadRefuses(t *testing.T) {
 	for name, b := range hostile(t) {
 		if got, err := read(bytes.NewReader(b), twoSources); !errors.Is(err, ErrArchive) || got != nil {
-			t.Errorf("%s: %q, %v", name, got, err)
+			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
 }
@@ -215,7 +225,7 @@ func FuzzRead(f *testing.F) {
 		code, err := read(bytes.NewReader(b), twoSources)
 		if err != nil {
 			if !errors.Is(err, ErrArchive) || code != nil {
-				t.Fatalf("%q, %v", code, err)
+				t.Fatalf("%+v, %v", code, err)
 			}
 			return
 		}

@@ -38,7 +38,7 @@ func Target(source string) string {
 func sources(t *tree.Tree) map[string][]byte {
 	out := map[string][]byte{}
 	for _, n := range t.Nodes() {
-		if path.Ext(n.Path) != ".py" || n.Kind == tree.Dir || !inLibrary(n.Path) || t.Lookup(Target(n.Path)) != nil {
+		if !isModule(n) || !hasPlace(t, n.Path) || t.Lookup(Target(n.Path)) != nil {
 			continue
 		}
 		if file, _, err := t.Resolve(n.Path); err == nil && file.Kind == tree.File {
@@ -46,6 +46,37 @@ func sources(t *tree.Tree) map[string][]byte {
 		}
 	}
 	return out
+}
+
+// placeless are the sources that an image cannot have byte code of.
+func placeless(t *tree.Tree) []string {
+	var out []string
+	for _, n := range t.Nodes() {
+		if isModule(n) && !hasPlace(t, n.Path) {
+			out = append(out, n.Path)
+		}
+	}
+	return out
+}
+
+func isModule(n *tree.Node) bool {
+	return path.Ext(n.Path) == ".py" && n.Kind != tree.Dir && inLibrary(n.Path)
+}
+
+// Bounds of a source's path. What comes back of a build lies no deeper than 32 folders
+// (package agent/box), and in the guest each path is longer by that of a folder, with
+// no more than PATH_MAX in all.
+const (
+	maxDepth     = 30
+	maxPathBytes = 3500
+)
+
+// hasPlace tells whether there can be byte code of a source: its name is longer, and
+// lies in a folder of its own.
+func hasPlace(t *tree.Tree, source string) bool {
+	p := Target(source)
+	n := t.Lookup(path.Dir(p))
+	return (n == nil || n.Kind == tree.Dir) && len(path.Base(p)) <= tree.MaxNameBytes && len(p) <= maxPathBytes && strings.Count(p, "/") <= maxDepth
 }
 
 func inLibrary(p string) bool {

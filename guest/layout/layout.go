@@ -29,6 +29,10 @@ const (
 	MaxPrereadBytes = 1 << 20
 	// Seeds is a folder whose files are in /tmp of every box when its program starts.
 	Seeds = "usr/share/pybox/tmp"
+	// Sources is a folder that only an image has whose guest compiles byte code, and
+	// for that time: what is below it is compiled as if it stood at the root, and
+	// nothing else is, or is recorded. No module is found there.
+	Sources = "usr/share/pybox/sources"
 )
 
 // Dirs returns the folders, sorted, relative to the image's root.

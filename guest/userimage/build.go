@@ -45,7 +45,8 @@ type item struct {
 type builder struct {
 	Options
 	base  *base
-	items []item // sorted by the packages' names once they are read
+	plain *tree.Tree // the base without the wheels
+	items []item     // sorted by the packages' names once they are read
 	notes []string
 }
 
@@ -157,6 +158,7 @@ func (b *builder) closeWheels() {
 
 // install puts the wheels into the tree.
 func (b *builder) install(ctx context.Context) error {
+	b.plain = b.base.tree.Clone()
 	in := wheel.NewInstaller(b.base.tree)
 	for n := range b.items {
 		i := &b.items[n]
@@ -188,7 +190,8 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// compile adds the byte code of what the wheels brought.
+// compile adds the byte code of what the wheels brought. It is kept for each wheel, for
+// whatever images that comes into, so no code of another may run where it is made.
 func (b *builder) compile(ctx context.Context) error {
 	if b.Compiler == nil {
 		return nil
@@ -203,6 +206,7 @@ func (b *builder) compile(ctx context.Context) error {
 	err := bytecode.Add(ctx, b.base.tree, bytecode.Options{
 		Arch: b.Arch, Interpreter: b.base.debianPython, Compiler: b.Compiler, Cache: b.BytecodeCache, TempDir: b.dir(),
 		Group:   func(source string) string { return owner[source] },
+		Apart:   b.plain,
 		Machine: b.Machine, Left: func(source string) { left = append(left, "/"+source) }, Progress: b.Progress,
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -420,5 +421,60 @@ func TestFailsCleanly(t *testing.T) {
 	o = options(t, source(t, dir, beta))
 	if _, err := userimage.Build(ctx, o); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// TestByteCodeIsOfItsWheelAlone: the guest that makes the byte code of a wheel, which is
+// kept for other images, has nothing on its search path but the base.
+func TestByteCodeIsOfItsWheelAlone(t *testing.T) {
+	dir := t.TempDir()
+	evil := wheeltest.Wheel{Name: "evil", Version: "1", Files: map[string]string{"evil.pth": "import evil\n", "evil.py": "E = 1\n", "numpy/__init__.py": "E = 2\n",
+		"sitecustomize.py": "E = 3\n", "evil-1.data/scripts/python3": "#!/bin/sh\n"}}
+	o := options(t, source(t, dir, beta), source(t, dir, evil))
+	var seen []string
+	c := &bytecodetest.Compiler{GuestArch: "amd64", Look: func(img fs.FS) error {
+		return fs.WalkDir(img, "usr/local", func(p string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			seen = append(seen, p)
+			return err
+		})
+	}}
+	files := baseFiles()
+	files[layout.Preread] = "usr/lib/python3.13/abc.py\n"
+	o.Base = makeBase(t, files)
+	o.Compiler, o.BytecodeCache = c, t.TempDir()
+	o.Machine = func(context.Context) (bytecode.Machine, error) { return bytecode.Machine{}, nil }
+	_, tr := build(t, o)
+	if len(seen) > 0 {
+		t.Errorf("the guest has %q", seen)
+	}
+	for _, p := range []string{"beta.py", "evil.py", "numpy/__init__.py"} {
+		if tr.Lookup(bytecode.Target(wheel.Site+"/"+p)) == nil {
+			t.Errorf("no byte code of %s", p)
+		}
+	}
+	if n := tr.Lookup(layout.Preread); n == nil || string(n.Data) != files[layout.Preread] {
+		t.Errorf("the base's record is %+v", n)
+	}
+
+	// One that hands back a record has run something.
+	c.Record = map[string]string{layout.Preread: ""}
+	o = options(t, source(t, dir, beta))
+	o.Compiler, o.BytecodeCache = c, t.TempDir()
+	o.Machine = func(context.Context) (bytecode.Machine, error) { return bytecode.Machine{}, nil }
+	fails(t, o, bytecode.ErrArchive, "nothing was to run")
+}
+
+// TestOddSources: what has no place for byte code does not end the build.
+func TestOddSources(t *testing.T) {
+	o := options(t, source(t, t.TempDir(), wheeltest.Wheel{Name: "odd", Version: "1", Files: map[string]string{
+		"odd/" + strings.Repeat("n", 245) + ".py": "", "odd/x.py": ""}}))
+	o.Compiler, o.BytecodeCache = &bytecodetest.Compiler{GuestArch: "amd64"}, t.TempDir()
+	o.Machine = func(context.Context) (bytecode.Machine, error) { return bytecode.Machine{}, nil }
+	r, tr := build(t, o)
+	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "nnn.py") || tr.Lookup(bytecode.Target(wheel.Site+"/odd/x.py")) == nil {
+		t.Errorf("%q", r.Notes)
 	}
 }

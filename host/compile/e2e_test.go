@@ -59,6 +59,7 @@ func TestE2ECompile(t *testing.T) {
 	}
 	var names, want []string
 	var recorded string
+	refused := false
 	r := tar.NewReader(&archive)
 	for {
 		h, err := r.Next()
@@ -76,6 +77,10 @@ func TestE2ECompile(t *testing.T) {
 			recorded = string(pyc)
 			continue
 		}
+		if len(pyc) == 0 && h.Name == bytecode.Target(lib+"zz_bad.py") {
+			refused = true
+			continue
+		}
 		names = append(names, h.Name)
 		for p, text := range good {
 			if bytecode.Target(p) == h.Name && !bytes.HasPrefix(pyc, append(bytecode.Header([]byte(text)), 'c'|0x80)) {
@@ -90,6 +95,9 @@ func TestE2ECompile(t *testing.T) {
 	slices.Sort(names)
 	if !slices.Equal(names, want) {
 		t.Errorf("compiled %q, want %q", names, want)
+	}
+	if !refused {
+		t.Error("nothing says that zz_bad.py cannot be compiled")
 	}
 	for _, touched := range []string{bytecode.Target(lib + "json/decoder.py"), "usr/bin/python3.13"} {
 		if !strings.Contains("\n"+recorded, "\n"+touched+"\n") {

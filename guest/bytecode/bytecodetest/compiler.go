@@ -12,10 +12,12 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strings"
 
 	goerofs "github.com/erofs/go-erofs"
 
 	"github.com/pybox/pybox/guest/bytecode"
+	"github.com/pybox/pybox/guest/layout"
 )
 
 // Compiler makes byte code with right headers and nothing behind them for every
@@ -30,8 +32,11 @@ type Compiler struct {
 	Record map[string]string
 	// Err is what Compile returns in the end.
 	Err error
-	// Skip tells which sources "cannot be compiled"; may be nil.
-	Skip func(source string) bool
+	// Skip tells which sources "cannot be compiled", Lose those of which nothing is
+	// handed back; both may be nil.
+	Skip, Lose func(source string) bool
+	// Look looks at the image of a job; may be nil.
+	Look func(img fs.FS) error
 	// Change changes files on their way out; may be nil.
 	Change func(h *tar.Header, pyc []byte) []byte
 }
@@ -54,10 +59,19 @@ func (c *Compiler) Compile(ctx context.Context, j bytecode.Job, w io.Writer) err
 	if err != nil {
 		return err
 	}
+	if c.Look != nil {
+		if err := c.Look(img); err != nil {
+			return err
+		}
+	}
 	j.Progress("compiling")
 	out := tar.NewWriter(w)
-	for _, dir := range []string{"usr/lib", "usr/local/lib"} {
-		if err := c.walk(img, dir, out); err != nil {
+	dirs, root := []string{"usr/lib", "usr/local/lib"}, ""
+	if _, err := fs.Stat(img, layout.Sources); err == nil {
+		dirs, root = []string{layout.Sources}, layout.Sources+"/"
+	}
+	for _, dir := range dirs {
+		if err := c.walk(img, dir, root, out); err != nil {
 			return err
 		}
 	}
@@ -79,8 +93,8 @@ func (c *Compiler) Compile(ctx context.Context, j bytecode.Job, w io.Writer) err
 	return c.Err
 }
 
-// walk compiles what is below a folder, which need not be there.
-func (c *Compiler) walk(img fs.FS, dir string, out *tar.Writer) error {
+// walk compiles what is below a folder, which need not be there, with paths from root.
+func (c *Compiler) walk(img fs.FS, dir, root string, out *tar.Writer) error {
 	if _, err := fs.Stat(img, dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -88,15 +102,19 @@ func (c *Compiler) walk(img fs.FS, dir string, out *tar.Writer) error {
 		if err != nil || d.IsDir() || path.Ext(p) != ".py" {
 			return err
 		}
-		if _, err := fs.Stat(img, bytecode.Target(p)); err == nil || c.Skip != nil && c.Skip(p) {
+		name := strings.TrimPrefix(p, root)
+		if _, err := fs.Stat(img, bytecode.Target(p)); err == nil || c.Lose != nil && c.Lose(name) {
 			return nil
 		}
-		c.Compiled = append(c.Compiled, p)
+		if c.Skip != nil && c.Skip(name) {
+			return out.WriteHeader(&tar.Header{Name: bytecode.Target(name), Typeflag: tar.TypeReg})
+		}
+		c.Compiled = append(c.Compiled, name)
 		source, err := fs.ReadFile(img, p)
 		if err != nil {
 			return err
 		}
-		return c.add(out, p, source)
+		return c.add(out, name, source)
 	})
 }
 
