@@ -200,8 +200,10 @@ type StopRequest struct {
 	// Force kills it at once.
 	Force bool `json:"force,omitempty"`
 	// IfIdle stops it only if nothing uses it: no run and no connection to its
-	// shell, and no start that is going on. Otherwise the answer is a ProblemInUse,
-	// and nothing has changed. From the moment that it is granted no run begins.
+	// shell, no start that is going on, no file that is being stored or waits for its
+	// run, and nothing that a run gave or left and its client has not taken. Otherwise
+	// the answer is a ProblemInUse, and nothing has changed. From the moment that it
+	// is granted no run begins.
 	IfIdle bool `json:"if_idle,omitempty"`
 }
 

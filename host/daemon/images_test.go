@@ -1,8 +1,12 @@
 package daemon
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -215,8 +219,156 @@ func TestStopIfIdleRacesRuns(t *testing.T) {
 	}
 }
 
+// inUse expects a stop of a VM that nothing uses to be refused, for that reason.
+func (r *running) inUse(why string) {
+	r.t.Helper()
+	_, err := stopIfIdle(r)
+	var p *api.Problem
+	if !errors.As(err, &p) || p.Type != api.ProblemInUse || !strings.Contains(p.Detail, why) {
+		r.t.Fatalf("stop if idle: %v, want a refusal that says %q", err, why)
+	}
+}
+
+// stopsSoon expects such a stop to be granted, once what was in progress has ended.
+func (r *running) stopsSoon() {
+	r.t.Helper()
+	for deadline := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
+		_, err := stopIfIdle(r)
+		var p *api.Problem
+		if err == nil {
+			return
+		}
+		if !errors.As(err, &p) || p.Type != api.ProblemInUse || time.Now().After(deadline) {
+			r.t.Fatalf("stop if idle: %v", err)
+		}
+	}
+}
+
+// TestStopIfIdleKeepsWhatIsLeft: what a run left is its client's until that has taken it.
+func TestStopIfIdleKeepsWhatIsLeft(t *testing.T) {
+	r := run(t, options(t, &daemontest.Agent{}))
+	r.start()
+	_, rec, err := r.exec(api.RunRequest{Program: source("leave 10 out\n"), Collect: true, Limits: largeFiles()})
+	if err != nil || len(rec.Program.Files) != 1 || rec.Program.Files[0].File == "" {
+		t.Fatalf("%+v, %v", rec, err)
+	}
+	id := rec.Program.Files[0].File
+	for deadline := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
+		_, err := stopIfIdle(r)
+		if err == nil {
+			t.Fatal("it was stopped with a file that its client has not taken")
+		}
+		if strings.Contains(err.Error(), "1 files that runs left") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("stop if idle: %v", err)
+		}
+	}
+	if n, sum := r.fetch(id); n != 10 || sum != sumOfZeros(t, 10) {
+		t.Errorf("%d bytes, %s", n, sum)
+	}
+	if err := r.client.ForgetFile(r.ctx(), id); err != nil {
+		t.Fatal(err)
+	}
+	r.stopsSoon()
+}
+
+// TestStopIfIdleLetsFilesCome: a file that is being stored is not cut off, and waits for
+// its run; a run that is refused, also for want of an image, lets go of it.
+func TestStopIfIdleLetsFilesCome(t *testing.T) {
+	r := run(t, options(t, &daemontest.Agent{}))
+	r.start()
+	body, in := io.Pipe()
+	type stored struct {
+		file api.StoredFile
+		err  error
+	}
+	done := make(chan stored, 1)
+	go func() {
+		f, err := r.client.StoreFile(r.ctx(), body)
+		done <- stored{f, err}
+	}()
+	for range 5 { // more than is on the way, so that the daemon has some of it
+		if _, err := in.Write(make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.inUse("storing of a file")
+	if _, err := in.Write([]byte("the rest")); err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	s := <-done
+	if s.err != nil || s.file.Bytes != 5<<20+8 {
+		t.Fatalf("the file that came: %+v", s)
+	}
+	for deadline := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
+		_, err := stopIfIdle(r)
+		if err == nil {
+			t.Fatal("it was stopped with a file that waits for its run")
+		}
+		if strings.Contains(err.Error(), "1 stored files wait") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("stop if idle: %v", err)
+		}
+	}
+	input := []api.InputFile{{Source: api.Source{Name: "in", File: s.file.File}}}
+	_, err := r.client.Run(r.ctx(), api.RunRequest{Image: "none", Program: words("print hello"), Inputs: input}, ignored)
+	var p *api.Problem
+	if !errors.As(err, &p) || p.Type != api.ProblemImage {
+		t.Fatalf("a run in no image: %v", err)
+	}
+	r.stopsSoon()
+}
+
+// TestStopIfIdleWaitsForDelivery: what a run printed is its client's until that has
+// taken it, though the run uses the VM no more.
+func TestStopIfIdleWaitsForDelivery(t *testing.T) {
+	r := run(t, options(t, &daemontest.Agent{}))
+	r.start()
+	conn, err := net.Dial("unix", r.home.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const size = 1 << 20 // more than a socket holds
+	body := fmt.Sprintf(`{"program": {"text": "flood %d"}, "limits": {"output_bytes": %d}}`, size, 2*size)
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAccept: %s\r\nContent-Length: %d\r\n\r\n%s", api.PathRuns, api.MediaEvents, len(body), body)
+	for deadline := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
+		_, err := stopIfIdle(r)
+		if err == nil {
+			t.Fatal("it was stopped with output that its client has not taken")
+		}
+		if strings.Contains(err.Error(), "has yet to take") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("stop if idle: %v", err)
+		}
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil || len(b) < size || !strings.Contains(string(b), `"receipt"`) {
+		t.Errorf("%d bytes came, %v", len(b), err)
+	}
+	r.stopsSoon()
+}
+
 func TestStopIfIdleWithShell(t *testing.T) {
-	d := &Daemon{o: Options{Now: time.Now}, state: api.StateRunning, log: options(t, &daemontest.Agent{}).Logger}
+	o := options(t, &daemontest.Agent{})
+	d := &Daemon{o: o, state: api.StateRunning, log: o.Logger}
+	d.o.Now = time.Now
+	if err := d.openRuns(); err != nil {
+		t.Fatal(err)
+	}
+	defer d.files.Close()
 	leave := user{d}.Use()
 	if p := d.closeIfIdle(); p == nil || d.state != api.StateRunning {
 		t.Errorf("a VM in use: %v, %s", p, d.state)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/reply"
+	"github.com/pybox/pybox/host/spool"
 )
 
 const (
@@ -163,21 +164,38 @@ func (d *Daemon) serveStop(w http.ResponseWriter, r *http.Request) {
 func (d *Daemon) closeIfIdle() *api.Problem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	why := ""
-	switch {
-	case d.state == api.StateStopping:
+	if d.state == api.StateStopping {
 		return nil // whoever has it stopped
-	case d.state != api.StateRunning:
-		why = "it is starting"
-	case d.users > 0:
-		why = "a run or a shell is in progress"
-	default:
-		d.state, d.since = api.StateStopping, d.o.Now()
-		d.log.Info("vm state", "state", d.state)
-		return nil
 	}
-	return &api.Problem{Type: api.ProblemInUse, Title: "the VM is in use", Status: http.StatusConflict,
-		Detail: "the VM is in use: " + why, Next: "try again when that has ended"}
+	if why := d.useLocked(); why != "" {
+		return &api.Problem{Type: api.ProblemInUse, Title: "the VM is in use", Status: http.StatusConflict,
+			Detail: "the VM is in use: " + why, Next: "try again when that has ended"}
+	}
+	d.state, d.since = api.StateStopping, d.o.Now()
+	d.log.Info("vm state", "state", d.state)
+	return nil
+}
+
+// useLocked says what would be lost if the VM and this daemon ended now, "" when nothing
+// would. A client that stores a file, and one that takes what its run gave, is served
+// by the daemon alone, and would lose it all the same.
+func (d *Daemon) useLocked() string {
+	switch {
+	case d.state != api.StateRunning:
+		return "it is starting"
+	case d.users > 0:
+		return "a run, a shell or the storing of a file is in progress"
+	case d.runs.Delivering():
+		return "a client has yet to take all that its run gave"
+	}
+	const wait = ", which they do for %v at most"
+	switch forRuns, forClients := d.files.Waiting(); {
+	case forClients > 0:
+		return fmt.Sprintf("%d files that runs left wait for their clients"+wait, forClients, spool.Forget)
+	case forRuns > 0:
+		return fmt.Sprintf("%d stored files wait for their runs"+wait, forRuns, spool.Forget)
+	}
+	return ""
 }
 
 // status never waits for the guest longer than guestAnswer.

@@ -16,13 +16,13 @@ import (
 )
 
 func (h *Handler) postFile(w http.ResponseWriter, r *http.Request) {
+	defer h.o.VM.Use()() // its run is soon to come
 	file, err := h.store(w, r)
 	if err != nil {
 		h.discard(w, r, spool.MaxFileBytes, err)
 		reply.Problem(w, h.problem(err))
 		return
 	}
-	h.o.VM.Use()() // its run is soon to come
 	reply.JSON(w, file)
 }
 

@@ -183,6 +183,14 @@ func (h *Handler) writer(w http.ResponseWriter) (out *reply.Writer, release func
 	}
 }
 
+// Delivering tells whether the answer of a run, or a file that one left, is on its way
+// to a client. A run that goes on counts; there is no moment between the two.
+func (h *Handler) Delivering() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.writers) > 0
+}
+
 func (h *Handler) getRuns(w http.ResponseWriter, r *http.Request) {
 	list := api.Runs{Runs: []api.ActiveRun{}}
 	if s := h.o.VM.Now(); s != nil {

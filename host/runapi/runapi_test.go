@@ -1064,6 +1064,9 @@ func TestSlowClients(t *testing.T) {
 			fmt.Fprintf(conn, "POST /v1/runs HTTP/1.1\r\nHost: x\r\nAccept: %s\r\nContent-Length: %d\r\n\r\n%s", api.MediaEvents, len(body), body)
 			if c.ends {
 				await(t, func() bool { return s.used.Load() == 1 && s.users.Load() == 0 })
+				if !s.h.Delivering() {
+					t.Error("nobody tells that it has not got its answer")
+				}
 				select {
 				case err := <-over:
 					t.Errorf("it had no time: %v", err)
@@ -1078,6 +1081,7 @@ func TestSlowClients(t *testing.T) {
 			case <-time.After(bound):
 				t.Fatal("it holds its run")
 			}
+			await(t, func() bool { return !s.h.Delivering() })
 		})
 	}
 }

@@ -73,6 +73,7 @@ type Spool struct {
 	ready  map[string]*stored
 	left   map[string]*leftFile
 	files  int   // those in ready, those that come and those taken
+	taken  int   // those that runs have taken
 	bytes  int64 // theirs
 }
 
@@ -283,6 +284,15 @@ func (s *Spool) Sweep() {
 	s.sweep()
 }
 
+// Waiting tells how many files wait for their runs, those that still come among them,
+// and how many that runs left wait for their clients.
+func (s *Spool) Waiting() (forRuns, forClients int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweep()
+	return s.files - s.taken, len(s.left)
+}
+
 // Take gives a file to its one run. The error matches ErrNotFound.
 func (s *Spool) Take(id string) (*Handle, error) {
 	s.mu.Lock()
@@ -293,6 +303,7 @@ func (s *Spool) Take(id string) (*Handle, error) {
 		return nil, fmt.Errorf("%w: %.40q (each serves one run, within %v)", ErrNotFound, id, Forget)
 	}
 	delete(s.ready, id)
+	s.taken++
 	return &Handle{s: s, f: f.f, bytes: f.bytes}, nil
 }
 
@@ -331,6 +342,7 @@ func (h *Handle) Close() {
 	h.once.Do(func() {
 		h.s.mu.Lock()
 		defer h.s.mu.Unlock()
+		h.s.taken--
 		h.s.free(h.f, h.bytes)
 	})
 }

@@ -46,8 +46,8 @@ func open(t *testing.T) (*Spool, *clock) {
 	}
 	t.Cleanup(func() {
 		s.Close()
-		if s.files != 0 || s.bytes != 0 || len(s.ready) != 0 {
-			t.Errorf("at the end %d files, %d bytes, %d ready", s.files, s.bytes, len(s.ready))
+		if s.files != 0 || s.bytes != 0 || s.taken != 0 || len(s.ready) != 0 {
+			t.Errorf("at the end %d files, %d bytes, %d taken, %d ready", s.files, s.bytes, s.taken, len(s.ready))
 		}
 		if e, err := os.ReadDir(s.dir); err != nil || len(e) != 0 {
 			t.Errorf("left in the folder: %v, %v", e, err)
@@ -345,4 +345,52 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+func TestWaiting(t *testing.T) {
+	s, clock := open(t)
+	expect := func(when string, forRuns, forClients int) {
+		t.Helper()
+		if r, c := s.Waiting(); r != forRuns || c != forClients {
+			t.Errorf("%s: %d for runs and %d for clients, want %d and %d", when, r, c, forRuns, forClients)
+		}
+	}
+	expect("at first", 0, 0)
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() { _, err := s.Put(r); done <- err }()
+	if _, err := w.Write([]byte("half")); err != nil {
+		t.Fatal(err)
+	}
+	expect("while one comes", 1, 0)
+	w.Close()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	h, err := s.Take(put(t, s, "another"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("one waits, its run has the other", 1, 0)
+	h.Close()
+	h.Close()
+	expect("the run has ended", 1, 0)
+	room, err := s.Reserve(t.Context(), 1, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer room.Close()
+	leaving, err := room.Create(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := leaving.Write([]byte("out")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := leaving.Publish(sha256.Sum256([]byte("out"))); err != nil {
+		t.Fatal(err)
+	}
+	expect("a run left one", 1, 1)
+	clock.add(Forget)
+	expect("their time is over", 0, 0)
 }
