@@ -337,6 +337,10 @@ func TestStopIfIdleWaitsForDelivery(t *testing.T) {
 	const size = 1 << 20 // more than a socket holds
 	body := fmt.Sprintf(`{"program": {"text": "flood %d"}, "limits": {"output_bytes": %d}}`, size, 2*size)
 	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAccept: %s\r\nContent-Length: %d\r\n\r\n%s", api.PathRuns, api.MediaEvents, len(body), body)
+	taken := bufio.NewReader(conn)
+	if _, err := taken.Peek(1); err != nil { // then it has begun
+		t.Fatal(err)
+	}
 	for deadline := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
 		_, err := stopIfIdle(r)
 		if err == nil {
@@ -349,7 +353,7 @@ func TestStopIfIdleWaitsForDelivery(t *testing.T) {
 			t.Fatalf("stop if idle: %v", err)
 		}
 	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	answer, err := http.ReadResponse(taken, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
