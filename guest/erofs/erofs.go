@@ -11,6 +11,7 @@ import (
 
 	goerofs "github.com/erofs/go-erofs"
 
+	"github.com/pybox/pybox/guest/mapped"
 	"github.com/pybox/pybox/guest/tree"
 )
 
@@ -20,8 +21,13 @@ import (
 var Time = time.Date(2025, 8, 9, 0, 0, 0, 0, time.UTC)
 
 // Write writes t to w, which must be at offset 0 of an empty file. Contents go there
-// from where the tree has them.
+// from where the tree has them: where those are mapped and no longer there, the error
+// matches mapped.ErrFault.
 func Write(w io.WriteSeeker, t *tree.Tree) error {
+	return mapped.Guard(func() error { return writeImage(w, t) })
+}
+
+func writeImage(w io.WriteSeeker, t *tree.Tree) error {
 	img := goerofs.Create(w, goerofs.WithBuildTime(uint64(Time.Unix()), 0))
 	if err := img.CopyFrom(newSource(t)); err != nil {
 		return fmt.Errorf("erofs: %w", err)

@@ -9,6 +9,7 @@ import (
 
 	goerofs "github.com/erofs/go-erofs"
 
+	"github.com/pybox/pybox/guest/mapped"
 	"github.com/pybox/pybox/guest/tree"
 )
 
@@ -26,9 +27,20 @@ func imageErr(format string, a ...any) error {
 
 // Read makes a tree of an image, which is taken as hostile. The tree's files are
 // parts of img, which must stay as it is for as long as the tree is used; times,
-// extended attributes and link counts are left behind. Errors match ErrImage or
-// tree's.
-func Read(img []byte, l tree.Limits) (*tree.Tree, error) {
+// extended attributes and link counts are left behind. Errors match ErrImage, tree's,
+// or mapped.ErrFault where img is mapped and no longer there.
+func Read(img []byte, l tree.Limits) (t *tree.Tree, err error) {
+	err = mapped.Guard(func() (err error) {
+		t, err = read(img, l)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func read(img []byte, l tree.Limits) (*tree.Tree, error) {
 	fsys, err := goerofs.Open(padded(img))
 	if err != nil {
 		return nil, imageErr("%w", err)

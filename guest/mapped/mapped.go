@@ -1,8 +1,11 @@
 // Package mapped holds bytes in files that are mapped into memory, read-only, where
 // there are too many for the heap: the system can write them out and drop them when
-// memory is short. What is mapped must not be used after Close, and a file must not
-// be cut while it is mapped, which ends the process; so it takes files that nobody
-// else writes to, and files of its own that have no name.
+// memory is short. What is mapped must not be used after Close. Where a file is cut
+// short while it is mapped, or its disk fails, reading the bytes is a fault that ends
+// the process, unless Guard turns it into an error. So it takes files that nobody
+// else writes to, and files of its own that have no name. What bytes are in a file may
+// still change: whoever needs to know that they are what was checked, as of a digest,
+// computes that of the bytes as they go into the file, not of what is mapped.
 package mapped
 
 import (
@@ -11,6 +14,8 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"runtime/debug"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,12 +26,37 @@ const spoolBuffer = 256 << 10
 // ErrSize marks what is too large to be mapped here.
 var ErrSize = errors.New("too large to be mapped into memory")
 
+// ErrFault: mapped bytes are not there any more.
+var ErrFault = errors.New("a file that is in use was cut short, or its disk failed")
+
+// Guard calls f and returns its error, or one that matches ErrFault where f, in the
+// same goroutine, reads bytes that are mapped and no longer there, or hands such to the
+// system. What f was about to do after that is not done, its deferred calls aside.
+func Guard(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		e := recover()
+		if fault, ok := e.(interface {
+			error
+			Addr() uintptr
+		}); ok {
+			err = fmt.Errorf("%w (%w)", ErrFault, fault)
+		} else if e != nil {
+			panic(e)
+		}
+	}()
+	if err = f(); errors.Is(err, syscall.EFAULT) {
+		err = fmt.Errorf("%w (%w)", ErrFault, err)
+	}
+	return err
+}
+
 // Bytes are the bytes of a file. Data may be read at the same time.
 type Bytes struct{ data []byte }
 
 // Open maps a regular file as it is now.
 func Open(name string) (*Bytes, error) {
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would wait for who writes to it
 	if err != nil {
 		return nil, err
 	}
