@@ -32,10 +32,12 @@ func NewClient() *http.Client {
 	t.TLSHandshakeTimeout = connectTimeout
 	t.DisableCompression = true
 	t.MaxResponseHeaderBytes = 64 << 10
-	return &http.Client{Transport: t, CheckRedirect: func(_ *http.Request, via []*http.Request) error {
+	return &http.Client{Transport: t, CheckRedirect: func(req *http.Request, via []*http.Request) error {
 		if len(via) >= maxRedirects {
 			return errTooManyRedirects
 		}
+		// It has the address before, and with that its query.
+		req.Header.Del("Referer")
 		return nil
 	}}
 }
@@ -328,6 +330,8 @@ func requestError(ctx context.Context, err error) error {
 		return ctx.Err()
 	case errors.Is(err, ErrRedirect), errors.Is(err, ErrInsecure), errors.Is(err, ErrStatus):
 		return err // what the client judged by itself
+	case strings.Contains(err.Error(), "Location header"):
+		return errBadAddress // the client's own words show it whole
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return transient(fmt.Errorf("%w: %w", ErrCut, err))
 	}

@@ -28,6 +28,13 @@ var (
 	ErrGone = errors.New("not there")
 )
 
+// ErrDigest: the file has the right length, and another digest. It matches ErrContent.
+var ErrDigest = fmt.Errorf("%w of the digest", ErrContent)
+
+// errBadAddress: an answer that leads on to what is no address, which may have a secret
+// in it all the same.
+var errBadAddress = fmt.Errorf("%w to what is no address", ErrRedirect)
+
 // missing is the error of an answer that says that the file is not there.
 type missing struct{ error }
 

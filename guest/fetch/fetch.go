@@ -229,7 +229,7 @@ func verify(ctx context.Context, file string, item Item) error {
 		return err
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != item.SHA256 {
-		return fmt.Errorf("%w: its SHA-256 is %s instead of %s", ErrContent, got, item.SHA256)
+		return fmt.Errorf("%w: its SHA-256 is %s instead of %s", ErrDigest, got, item.SHA256)
 	}
 	return nil
 }
