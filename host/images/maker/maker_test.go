@@ -531,7 +531,7 @@ func TestPackagesIn(t *testing.T) {
 	write(site+"noversion.dist-info/RECORD", "")
 	write("opt/else/x-1.dist-info/RECORD", "")
 	var got []string
-	for _, p := range packagesIn(tr) {
+	for _, p := range packagesIn(t.Context(), tr) {
 		got = append(got, fmt.Sprint(p.Name, " ", p.Version, " ", p.Bytes))
 	}
 	want := []string{"A 2 0", "b 1.0 15", "bad 1 0", "huge 1 0"}

@@ -1,6 +1,7 @@
 package maker
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -9,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -64,23 +66,53 @@ func (m *Maker) Import(ctx context.Context, i Import) (*images.Record, error) {
 	}
 	defer r.Close()
 	m.Events.line("writing %d files and folders", r.Tree.Len())
-	if err := write(st, r.Tree); err != nil {
+	if err := write(ctx, st, r.Tree); err != nil {
 		return nil, m.explain(err)
 	}
-	return m.Store.Commit(ctx, st, imported(i.Name, bun.Manifest.Arch, r), commit)
+	rec := imported(ctx, i.Name, bun.Manifest.Arch, r)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return m.Store.Commit(ctx, st, rec, commit)
 }
 
-func write(st *images.Stage, t *tree.Tree) (err error) {
+func write(ctx context.Context, st *images.Stage, t *tree.Tree) (err error) {
 	f, err := os.OpenFile(st.Path(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return erofs.Write(f, t)
+	return erofs.Write(&interruptible{ctx: ctx, WriteSeeker: f}, t)
 }
 
-// imported is the record of what was imported.
-func imported(name, arch string, r *ociimage.Result) images.Record {
+// interruptible writes until ctx ends.
+type interruptible struct {
+	ctx context.Context
+	io.WriteSeeker
+}
+
+func (i *interruptible) Write(p []byte) (int, error) {
+	if err := i.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return i.WriteSeeker.Write(p)
+}
+
+// reading reads until ctx ends.
+type reading struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r *reading) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
+}
+
+// imported is the record of what was imported; of use only while ctx has not ended.
+func imported(ctx context.Context, name, arch string, r *ociimage.Result) images.Record {
 	p := r.Provenance
 	rec := images.Record{
 		Name: name, Arch: arch, Kind: images.KindImported, Python: r.Python.Version,
@@ -88,7 +120,7 @@ func imported(name, arch string, r *ociimage.Result) images.Record {
 			Source: string(p.Kind), Reference: clean(p.Reference), IndexDigest: p.IndexDigest, ManifestDigest: p.ManifestDigest,
 			ConfigDigest: p.ConfigDigest, Platform: clean(p.Platform),
 		},
-		Packages: packagesIn(r.Tree),
+		Packages: packagesIn(ctx, r.Tree),
 	}
 	for _, l := range p.Layers {
 		rec.Imported.Layers = append(rec.Imported.Layers, images.Layer{Digest: l.Digest, DiffID: l.DiffID, Bytes: l.Bytes})
@@ -109,7 +141,7 @@ const mostPackages = 5000
 
 // packagesIn finds the Python packages in a tree by the folders that their
 // installation left ("Recording installed projects").
-func packagesIn(t *tree.Tree) []images.Package {
+func packagesIn(ctx context.Context, t *tree.Tree) []images.Package {
 	var list []images.Package
 	for _, n := range t.Nodes() {
 		stem, ok := strings.CutSuffix(path.Base(n.Path), ".dist-info")
@@ -119,7 +151,7 @@ func packagesIn(t *tree.Tree) []images.Package {
 		}
 		name, version, ok := strings.Cut(stem, "-")
 		if name, version = clean(name), clean(version); ok && name != "" && version != "" {
-			list = append(list, images.Package{Name: name, Version: version, Bytes: recorded(t.Lookup(n.Path + "/RECORD"))})
+			list = append(list, images.Package{Name: name, Version: version, Bytes: recorded(ctx, t.Lookup(n.Path+"/RECORD"))})
 		}
 	}
 	slices.SortFunc(list, func(a, b images.Package) int {
@@ -128,14 +160,17 @@ func packagesIn(t *tree.Tree) []images.Package {
 	return slices.Compact(list)
 }
 
+// mostRecord bounds a package's record. One of ten thousand files has a MiB.
+const mostRecord = 16 << 20
+
 // recorded is the size of a package by its own record: 0 where there is none that can
 // be believed.
-func recorded(n *tree.Node) (sum int64) {
-	if n == nil || n.Kind != tree.File {
+func recorded(ctx context.Context, n *tree.Node) (sum int64) {
+	if n == nil || n.Kind != tree.File || len(n.Data) > mostRecord {
 		return 0
 	}
 	const most = 1 << 40
-	r := csv.NewReader(strings.NewReader(string(n.Data)))
+	r := csv.NewReader(&reading{ctx: ctx, r: bytes.NewReader(n.Data)})
 	r.FieldsPerRecord, r.ReuseRecord = 3, true
 	for {
 		row, err := r.Read()
@@ -161,7 +196,9 @@ type Exported struct {
 }
 
 // Export writes an image, of the store or of the bundle, as an OCI image layout in a
-// tar file, which must not be there yet. The file has its name once it is whole.
+// tar file, which must not be there yet. The file has its name once it is whole; what
+// was written of one that will not be is gone, or begins with ".pybox-export-" where
+// this process was killed on a system or a file system that knows files by name alone.
 func (m *Maker) Export(ctx context.Context, name, file string) (_ *Exported, err error) {
 	if file == "-" {
 		return nil, requestErr("an image is written to a file, not to standard output")
@@ -178,38 +215,23 @@ func (m *Maker) Export(ctx context.Context, name, file string) (_ *Exported, err
 	if err != nil {
 		return nil, err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".pybox-export-*")
+	out, err := newOutFile(filepath.Dir(file))
 	if err != nil {
 		return nil, requestErr("no file can be made there: %w", err)
 	}
-	defer func() {
-		_ = tmp.Close()
-		_ = os.Remove(tmp.Name())
-	}()
+	defer out.discard()
 	m.Events.line("writing %d files and folders", t.Len())
-	e, err := ociimage.Export(ctx, t, img.meta, tmp)
+	e, err := ociimage.Export(ctx, t, img.meta, &interruptible{ctx: ctx, WriteSeeker: out})
 	if err != nil {
 		return nil, m.explainExport(err, file)
 	}
-	if err := publish(tmp, file); err != nil {
+	switch err := out.publish(file); {
+	case errors.Is(err, fs.ErrExist):
+		return nil, requestErr("%s is there already; nothing is overwritten", file)
+	case err != nil:
 		return nil, m.explainExport(err, file)
 	}
 	return &Exported{Reference: "tar:" + file + "@" + e.ManifestDigest, Digest: e.ManifestDigest, Bytes: e.Bytes}, nil
-}
-
-// publish gives a finished file its name, unless another has it.
-func publish(tmp *os.File, file string) error {
-	if err := tmp.Chmod(0o644); err != nil {
-		return err
-	}
-	if err := tmp.Sync(); err != nil {
-		return err
-	}
-	err := os.Link(tmp.Name(), file)
-	if errors.Is(err, fs.ErrExist) {
-		return requestErr("%s is there already; nothing is overwritten", file)
-	}
-	return err
 }
 
 // content is an image's, mapped into memory.
@@ -227,7 +249,7 @@ func (m *Maker) open(ctx context.Context, name string) (*content, error) {
 	}
 	for _, i := range b.Manifest.Images {
 		if i.Name == name {
-			c, err := load(b.Path(i.File), i.SHA256, i.Bytes)
+			c, err := load(ctx, b.Path(i.File), i.SHA256, i.Bytes)
 			if err != nil {
 				return nil, err
 			}
@@ -239,23 +261,32 @@ func (m *Maker) open(ctx context.Context, name string) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := load(m.Store.Path(r), r.SHA256, r.Bytes)
+	c, err := load(ctx, m.Store.Path(r), r.SHA256, r.Bytes)
 	if err != nil {
 		return nil, err
 	}
-	c.meta = ociimage.Meta{Name: name, Arch: r.Arch, Annotations: annotations(r)}
+	said, whole := annotations(r)
+	if !whole {
+		m.Events.line("the %s of the image are too many to be listed in the file's annotations; 'pybox image inspect' lists them", count(len(r.Packages), "package"))
+	}
+	c.meta = ociimage.Meta{Name: name, Arch: r.Arch, Annotations: said}
 	return c, nil
 }
 
 // load maps a file, and makes sure that it is what it has to be. Files of a bundle
 // and of the store are replaced, never changed.
-func load(file, sum string, size int64) (*content, error) {
+func load(ctx context.Context, file, sum string, size int64) (*content, error) {
 	m, err := mapped.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", images.ErrDamaged, err)
 	}
 	c := &content{data: m.Data(), close: func() { _ = m.Close() }}
-	if got := sha256.Sum256(c.data); hex.EncodeToString(got[:]) != sum || int64(len(c.data)) != size {
+	h := sha256.New()
+	if _, err := io.Copy(h, &reading{ctx: ctx, r: bytes.NewReader(c.data)}); err != nil {
+		c.close()
+		return nil, err
+	}
+	if got := h.Sum(nil); hex.EncodeToString(got) != sum || int64(len(c.data)) != size {
 		c.close()
 		return nil, fmt.Errorf("%w: %s has the SHA-256 %x, expected %s", images.ErrDamaged, file, got, sum)
 	}
@@ -269,7 +300,8 @@ const annotationProvenance = "io.pybox.provenance"
 const mostAnnotation = 1 << 20
 
 // annotations say where an image comes from. They do not depend on when it was made.
-func annotations(r *images.Record) map[string]string {
+// Where they are not whole the packages are left out, which the rest has room without.
+func annotations(r *images.Record) (_ map[string]string, whole bool) {
 	p := struct {
 		Kind     string           `json:"kind"`
 		SHA256   string           `json:"sha256"`
@@ -277,12 +309,16 @@ func annotations(r *images.Record) map[string]string {
 		Built    *images.Built    `json:"built,omitempty"`
 		Imported *images.Imported `json:"imported,omitempty"`
 		Packages []images.Package `json:"packages"`
-	}{r.Kind, r.SHA256, r.Python, r.Built, r.Imported, r.Packages}
+		LeftOut  int              `json:"packages_left_out,omitempty"`
+	}{Kind: r.Kind, SHA256: r.SHA256, Python: r.Python, Built: r.Built, Imported: r.Imported, Packages: r.Packages}
 	b, err := json.Marshal(p)
-	if err != nil || len(b) > mostAnnotation {
-		return nil
+	if whole = err == nil && len(b) <= mostAnnotation; !whole {
+		p.Packages, p.LeftOut = nil, len(r.Packages)
+		if b, err = json.Marshal(p); err != nil || len(b) > mostAnnotation {
+			return nil, false
+		}
 	}
-	return map[string]string{annotationProvenance: string(b)}
+	return map[string]string{annotationProvenance: string(b)}, whole
 }
 
 func (m *Maker) explainExport(err error, file string) error {
