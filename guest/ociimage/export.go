@@ -32,7 +32,7 @@ type Meta struct {
 // Exported is what Export wrote.
 type Exported struct {
 	ManifestDigest string // to import it by
-	ConfigDigest   string // docker's image ID
+	ConfigDigest   string // of the tree and the architecture alone; docker's image ID, but for containerd's store
 	Bytes          int64  // of the tar
 }
 

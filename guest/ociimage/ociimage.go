@@ -42,7 +42,8 @@ var (
 	ErrContent = errors.New("refused image content")
 	// ErrPython: the image has no Python that a box could start.
 	ErrPython = errors.New("no usable Python in the image")
-	// ErrNotFound: the folder, file or registry has not what the digest names.
+	// ErrNotFound: the folder, file or registry has not what the digest names. From a
+	// registry it matches fetch.ErrUnavailable too.
 	ErrNotFound = errors.New("no such image")
 )
 

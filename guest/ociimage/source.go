@@ -39,7 +39,7 @@ type Source struct {
 	// folder or file.
 	Where string
 	// Digest is that of an index, a manifest or (of an Archive alone) a
-	// configuration, which docker calls the image's ID: "sha256:" and 64
+	// configuration, one of which docker calls the image's ID: "sha256:" and 64
 	// hexadecimal digits in lower case.
 	Digest string
 }
@@ -104,7 +104,7 @@ func noDigest(k Kind, where string) error {
 	case Layout:
 		how = fmt.Sprintf("its index.json lists the digests of what it holds; name the image as %s%s@sha256:…", layoutPrefix, where)
 	case Archive:
-		how = fmt.Sprintf("\"docker image inspect --format {{.Id}} IMAGE\" prints the digest of what docker save wrote; name the image as %s%s@sha256:…", archivePrefix, where)
+		how = fmt.Sprintf("\"docker image inspect --format {{.Id}} IMAGE\" prints the digest of what the same docker saves; name the image as %s%s@sha256:…", archivePrefix, where)
 	}
 	return fmt.Errorf("%w: %.200q has no digest, and what a name alone stands for can change; %s", ErrReference, where, how)
 }
