@@ -30,6 +30,8 @@ const readBuffer = 64 << 10
 // one member, the list of them or the end.
 type archive struct {
 	members []member // files, in the order of the list
+	listed  int      // with folders
+	bytes   int64    // of all members, unpacked
 }
 
 // member is a file in an archive.
@@ -44,6 +46,10 @@ func openArchive(r io.ReaderAt, size int64, l Limits) (*archive, error) {
 	if err != nil {
 		return nil, err
 	}
+	// archive/zip reads lists to their end, whatever the number of members.
+	if err := walkList(r, end); err != nil {
+		return nil, err
+	}
 	z, err := zip.NewReader(r, size)
 	if err != nil && !errors.Is(err, zip.ErrInsecurePath) { // checkName is stricter
 		return nil, wheelErr("%w", err)
@@ -51,31 +57,47 @@ func openArchive(r io.ReaderAt, size int64, l Limits) (*archive, error) {
 	z.RegisterDecompressor(zip.Deflate, func(r io.Reader) io.ReadCloser {
 		return flate.NewReader(bufio.NewReaderSize(r, readBuffer))
 	})
-	listed := int64(0)
-	for _, f := range z.File {
-		listed += int64(entryBytes + len(f.Name) + len(f.Extra) + len(f.Comment))
-	}
-	if len(z.File) != end.members || listed != end.bytes {
-		return nil, wheelErr("its list of members is not as long as it says")
+	if len(z.File) != end.members {
+		return nil, errList
 	}
 	if err := checkBodies(r, z.File, end.list); err != nil {
 		return nil, err
 	}
-	a := &archive{}
-	left := l.Bytes
+	a := &archive{listed: len(z.File)}
 	for _, f := range z.File {
 		if err := checkMember(f, l); err != nil {
 			return nil, wheelErr("%.200q: %w", f.Name, err)
 		}
-		if f.UncompressedSize64 > uint64(left) {
+		if f.UncompressedSize64 > uint64(l.Bytes-a.bytes) {
 			return nil, wheelErr("it unpacks to more than %d bytes", l.Bytes)
 		}
-		left -= int64(f.UncompressedSize64)
+		a.bytes += int64(f.UncompressedSize64)
 		if !strings.HasSuffix(f.Name, "/") {
 			a.members = append(a.members, member{f, f.ExternalAttrs>>16&0o111 != 0})
 		}
 	}
 	return a, checkTwins(z.File)
+}
+
+var errList = wheelErr("its list of members is not as long as it says")
+
+// walkList makes sure that the list has as many members and bytes as the end says.
+func walkList(r io.ReaderAt, e end) error {
+	list := bufio.NewReaderSize(io.NewSectionReader(r, e.list, e.bytes), readBuffer)
+	h := make([]byte, entryBytes)
+	for range e.members {
+		if _, err := io.ReadFull(list, h); err != nil || string(h[:4]) != entrySig {
+			return errList
+		}
+		le := binary.LittleEndian
+		if _, err := list.Discard(int(le.Uint16(h[28:])) + int(le.Uint16(h[30:])) + int(le.Uint16(h[32:]))); err != nil {
+			return errList
+		}
+	}
+	if _, err := list.ReadByte(); err != io.EOF {
+		return errList
+	}
+	return nil
 }
 
 // The end of an archive: section 4.3.16 of APPNOTE.TXT, and 4.3.14 and 4.3.15 for
@@ -85,13 +107,14 @@ const (
 	locatorSig, locatorBytes       = "PK\x06\x07", 20
 	end64Sig, end64Bytes           = "PK\x06\x06", 56
 	headerSig, headerBytes         = "PK\x03\x04", 30
+	entrySig, entryBytes           = "PK\x01\x02", 46 // of the list, without its names
 	full16                         = 1<<16 - 1
 	full32                         = 1<<32 - 1
 	flagEncrypted, flagStrong      = 1 << 0, 1 << 6
 	flagDescriptor, flagPatch      = 1 << 3, 1 << 5
 	flagMasked                     = 1 << 13
 	typeBits, typeFile, typeFolder = 0o170000, 0o100000, 0o040000
-	entryBytes                     = 46 // of the list, without its names
+	extraPath                      = 0x7075 // 4.6.9: another name
 )
 
 // end says where the list of members is.
@@ -179,7 +202,7 @@ func checkBodies(r io.ReaderAt, files []*zip.File, list int64) error {
 		if err != nil {
 			return wheelErr("%.200q: %w", b.Name, err)
 		}
-		if start != b.at || b.CompressedSize64 > uint64(list-start) {
+		if start != b.at || start > list || b.CompressedSize64 > uint64(list-start) {
 			return wheelErr("%.200q overlaps another member, or there is something between them", b.Name)
 		}
 		pos = start + int64(b.CompressedSize64)
@@ -214,7 +237,25 @@ func checkHeader(r io.ReaderAt, f *zip.File, pos int64) (int64, error) {
 		!described && (le.Uint32(h[14:]) != f.CRC32 || !same(18, f.CompressedSize64) || !same(22, f.UncompressedSize64)) {
 		return 0, errors.New("it is something else in the list of members")
 	}
-	return pos + int64(len(h)) + int64(le.Uint16(h[28:])), nil
+	pos += int64(len(h))
+	extra := make([]byte, le.Uint16(h[28:]))
+	if _, err := r.ReadAt(extra, pos); err != nil {
+		return 0, errors.New("it is cut off")
+	}
+	return pos + int64(len(extra)), checkExtra(extra)
+}
+
+// checkExtra refuses a second name of a member, which some readers take and others do
+// not.
+func checkExtra(b []byte) error {
+	le := binary.LittleEndian
+	for len(b) >= 4 {
+		if le.Uint16(b) == extraPath {
+			return errors.New("it has a second name")
+		}
+		b = b[min(len(b), 4+int(le.Uint16(b[2:]))):]
+	}
+	return nil
 }
 
 // descriptorBytes is how long the description at pos is that follows a content:
@@ -260,6 +301,8 @@ func checkMember(f *zip.File, l Limits) error {
 		return errors.New("it is a link or a special file")
 	case isDir && (f.UncompressedSize64 != 0 || kind == typeFile), !isDir && kind == typeFolder:
 		return errors.New("it is a folder and a file")
+	case checkExtra(f.Extra) != nil:
+		return checkExtra(f.Extra)
 	case f.NonUTF8 && strings.ContainsFunc(f.Name, func(r rune) bool { return r >= utf8.RuneSelf }):
 		return errors.New("its name has no known encoding")
 	}

@@ -71,8 +71,8 @@ type Installed struct {
 
 // Install adds the files of a wheel, its RECORD, INSTALLER and REQUESTED. The tree
 // keeps parts of the wheel, which must not be closed before the tree is done with.
-// On an error the tree is of no use. Errors match ErrConflict or tree's and name the
-// wheel.
+// On an error the tree is of no use. Errors match ErrConflict, ErrClosed or tree's and
+// name the wheel.
 func (in *Installer) Install(w *Wheel) (*Installed, error) {
 	out, err := in.install(w)
 	if err != nil {
@@ -82,6 +82,9 @@ func (in *Installer) Install(w *Wheel) (*Installed, error) {
 }
 
 func (in *Installer) install(w *Wheel) (*Installed, error) {
+	if w.closed {
+		return nil, ErrClosed
+	}
 	files, err := w.withRecord()
 	if err != nil {
 		return nil, err
@@ -118,7 +121,15 @@ func (in *Installer) install(w *Wheel) (*Installed, error) {
 // no conflict: some projects share a file, as of a licence or an old namespace.
 func (in *Installer) conflicts(files []file) error {
 	var bad []string
+	below := map[string]bool{} // what was said to be no folder
 	for _, f := range files {
+		if dir := in.noFolder(f.dest); dir != "" {
+			if !below[dir] {
+				below[dir] = true
+				bad = append(bad, fmt.Sprintf("/%s is a folder in it and a file in %s", dir, cmp.Or(in.owner[dir], "the image")))
+			}
+			continue
+		}
 		n := in.t.Lookup(f.dest)
 		if n == nil || n.Kind == tree.File && bytes.Equal(n.Data, f.data) {
 			continue
@@ -127,9 +138,9 @@ func (in *Installer) conflicts(files []file) error {
 		case n.Kind == tree.Dir:
 			bad = append(bad, fmt.Sprintf("/%s is a folder already", f.dest))
 		case owner == "":
-			bad = append(bad, fmt.Sprintf("/%s is in the image too", f.dest))
+			bad = append(bad, fmt.Sprintf("/%s is in the image too, with other content", f.dest))
 		default:
-			bad = append(bad, fmt.Sprintf("/%s is in %s too", f.dest, owner))
+			bad = append(bad, fmt.Sprintf("/%s is in %s too, with other content", f.dest, owner))
 		}
 	}
 	if len(bad) == 0 {
@@ -139,8 +150,24 @@ func (in *Installer) conflicts(files []file) error {
 	if n := len(bad) - most; n > 0 {
 		bad, more = bad[:most], fmt.Sprintf(" and %d more", n)
 	}
-	return fmt.Errorf("%w: with other content, %s%s; which one a program gets would depend on the order, so neither is taken: leave one of the two out",
+	return fmt.Errorf("%w: %s%s; which one a program gets would depend on the order, so neither is taken: leave one of the two out",
 		ErrConflict, strings.Join(bad, ", "), more)
+}
+
+// noFolder is the first part of a path that a folder would have to be and is something
+// else, or "".
+func (in *Installer) noFolder(p string) string {
+	for i, c := range p {
+		if c != '/' {
+			continue
+		}
+		if n := in.t.Lookup(p[:i]); n == nil {
+			return ""
+		} else if n.Kind != tree.Dir {
+			return p[:i]
+		}
+	}
+	return ""
 }
 
 // withRecord returns the files of the wheel and those that an installer adds

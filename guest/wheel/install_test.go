@@ -2,11 +2,13 @@ package wheel_test
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -236,14 +238,108 @@ func TestConflicts(t *testing.T) {
 		want  error
 		says  string
 	}{
-		"other bytes": {map[string]string{"shared/x.py": "2"}, wheel.ErrConflict, "/usr/local/lib/python3.13/dist-packages/shared/x.py is in one-1-py3-none-any.whl too"},
-		"the image's": {map[string]string{"two-1.data/data/share/of-the-image": "2"}, wheel.ErrConflict, "of-the-image is in the image too"},
-		"its folder":  {map[string]string{"shared": "2"}, wheel.ErrConflict, "shared is a folder already"},
-		"below it":    {map[string]string{"d/f/g": "2"}, tree.ErrConflict, "d/f"},
+		"other bytes":       {map[string]string{"shared/x.py": "2"}, wheel.ErrConflict, "/usr/local/lib/python3.13/dist-packages/shared/x.py is in one-1-py3-none-any.whl too"},
+		"the image's":       {map[string]string{"two-1.data/data/share/of-the-image": "2"}, wheel.ErrConflict, "of-the-image is in the image too"},
+		"its folder":        {map[string]string{"shared": "2"}, wheel.ErrConflict, "shared is a folder already"},
+		"below it":          {map[string]string{"d/f/g": "2", "d/f/h": "3"}, wheel.ErrConflict, "dist-packages/d/f is a folder in it and a file in one-1-py3-none-any.whl; "},
+		"below the image's": {map[string]string{"two-1.data/data/share/of-the-image/x": "2"}, wheel.ErrConflict, "share/of-the-image is a folder in it and a file in the image"},
 	} {
 		_, err := in.Install(mustRead(t, wheeltest.Wheel{Name: "two", Version: "1", Files: c.files}))
 		if !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.says) || !strings.Contains(fmt.Sprint(err), "two-1-py3-none-any.whl") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestByteCodeStaysOut: byte code that Python would take for that of a source stays out,
+// whatever the part of the wheel is called that it comes in.
+func TestByteCodeStaysOut(t *testing.T) {
+	tr := base(t)
+	install(t, tr, wheeltest.Wheel{Name: "evil", Version: "1", Files: map[string]string{
+		"evil.py": "", "__pycache__/evil.cpython-313.pyc": "E", "other/__pycache__/x.cpython-313.opt-1.pyc": "E", "other/__pycache__/deep/x.txt": "E",
+		"evil-1.data/data/lib/python3.13/dist-packages/__pycache__/beta.cpython-313.pyc": "E",
+		"evil-1.data/data/lib/python3.13/dist-packages/pkg/__pycache__/y.cpython-313.so": "E",
+		"evil-1.data/purelib/__pycache__/p.cpython-313.pyc":                              "E", "evil-1.data/platlib/q/__pycache__/q.cpython-313.pyc": "E",
+		"evil-1.data/data/share/__pycache__/kept": "no module", "evil-1.data/scripts/__pycache__/kept": "no module"}})
+	want := []string{"bin/__pycache__/kept*", "share/__pycache__/kept"}
+	var got []string
+	for _, p := range added(tr) {
+		if strings.Contains(p, "__pycache__") {
+			got = append(got, p)
+		}
+	}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	if list := text(t, tr, site+"evil-1.dist-info/RECORD"); strings.Contains(list, ".pyc") {
+		t.Errorf("RECORD:\n%s", list)
+	}
+}
+
+// TestScripts: the first line of a script is replaced, however much comes at once.
+func TestScripts(t *testing.T) {
+	big := strings.Repeat("# text\n", 100_000)
+	files := map[string]string{"py": "#!python\n" + big, "pyw": "#!pythonw -E " + strings.Repeat("x", 100_000) + "\nrest", "none": "#!python", "short": "#!py",
+		"empty": "", "sh": "#!/bin/sh\n" + big, "pyt": "#!pyth\n#!python\n"}
+	want := map[string]string{"py": "#!/usr/bin/python3\n" + big, "pyw": "#!/usr/bin/python3\nrest", "none": "#!/usr/bin/python3\n", "short": "#!py", "empty": "",
+		"sh": files["sh"], "pyt": files["pyt"]}
+	w := wheeltest.Wheel{Name: "s", Version: "1", Files: map[string]string{}}
+	for name, content := range files {
+		w.Files["s-1.data/scripts/"+name] = content
+	}
+	tr := base(t)
+	install(t, tr, w)
+	list := text(t, tr, site+"s-1.dist-info/RECORD")
+	for name, content := range want {
+		if got := text(t, tr, "usr/local/bin/"+name); got != content {
+			t.Errorf("%s: %d bytes, want %d: %.100q", name, len(got), len(content), got)
+		}
+		sum := sha256.Sum256([]byte(content))
+		if row := fmt.Sprintf("../../../bin/%s,sha256=%s,%d\n", name, base64.RawURLEncoding.EncodeToString(sum[:]), len(content)); !strings.Contains(list, row) {
+			t.Errorf("no %q in\n%s", row, list)
+		}
+	}
+}
+
+// heap is how much is on the heap.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestScriptsStayOffTheHeap: a small wheel of large scripts is unpacked where all others
+// are.
+func TestScriptsStayOffTheHeap(t *testing.T) {
+	w := wheeltest.Wheel{Name: "x", Version: "1", Files: map[string]string{}}
+	body := "#!python\n" + strings.Repeat("#\n", 1<<20)
+	for i := range 20 {
+		w.Files[fmt.Sprintf("x-1.data/scripts/s%d", i)] = body
+	}
+	b := w.Bytes(t)
+	before := heap()
+	got, err := read(t, w.File(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if more := heap() - before; more > 4<<20 {
+		t.Errorf("%d bytes of the heap for a wheel of %d", more, len(b))
+	}
+	runtime.KeepAlive(got)
+}
+
+// TestClosed: a wheel that was closed is not installed.
+func TestClosed(t *testing.T) {
+	w := mustRead(t, small())
+	if err := errors.Join(w.Close(), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	tr := base(t)
+	if _, err := wheel.NewInstaller(tr).Install(w); !errors.Is(err, wheel.ErrClosed) || len(added(tr)) != 0 {
+		t.Errorf("%v, %q", err, added(tr))
+	}
+	if w.Bytes() != 0 || len(w.Paths()) != 0 {
+		t.Errorf("it has %q", w.Paths())
 	}
 }

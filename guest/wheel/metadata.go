@@ -16,6 +16,7 @@ import (
 // Bounds of the files of metadata.
 const (
 	maxMetadataBytes = 8 << 20 // with a whole manual for a description
+	maxHeaderBytes   = 1 << 20 // without it, and with a licence
 	maxHeaders       = 10_000
 	maxSummary       = 200
 )
@@ -96,7 +97,7 @@ func parseHeaders(b []byte) (headers, error) {
 		return nil, metadataErr("the file", errors.New("it is too long"))
 	}
 	h := headers{}
-	name, value, count := "", []byte(nil), 0
+	name, value, count, length := "", []byte(nil), 0, 0
 	keep := func() {
 		if name != "" {
 			h[name] = append(h[name], strings.TrimSpace(string(value)))
@@ -106,6 +107,9 @@ func parseHeaders(b []byte) (headers, error) {
 		line = bytes.TrimRight(line, "\r\n")
 		if len(line) == 0 {
 			break
+		}
+		if length += len(line); length > maxHeaderBytes {
+			return nil, metadataErr("the file", errors.New("it is too long"))
 		}
 		if line[0] == ' ' || line[0] == '\t' {
 			value = append(append(value, ' '), bytes.TrimSpace(line)...)

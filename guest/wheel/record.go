@@ -85,9 +85,7 @@ func parseRow(digest, size string) (row, error) {
 	return r, nil
 }
 
-// digest is the hash as a RECORD has it.
-func (r row) digest() string { return digestText(r.algorithm, r.sum) }
-
+// digestText is a hash as a RECORD has it.
 func digestText(algorithm string, sum []byte) string {
 	return algorithm + "=" + base64.RawURLEncoding.EncodeToString(sum)
 }

@@ -4,14 +4,18 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/pybox/pybox/guest/wheel"
 	"github.com/pybox/pybox/guest/wheel/wheeltest"
@@ -77,6 +81,13 @@ var spoiled = map[string]struct {
 	"over a script": {func(w *wheeltest.Wheel) {
 		w.EntryPoints, w.Files["small-1.data/data/bin/run"] = "[console_scripts]\nrun=small:x", ""
 	}, "two files for /usr/local/bin/run"},
+	"cache file":        {file("small/__pycache__", "x"), "the folder of byte code"},
+	"cache file, again": {file("small-1.data/data/lib/python3.13/dist-packages/__pycache__", "x"), "the folder of byte code"},
+	"second name":       {header(func(h *zip.FileHeader) { h.Extra = []byte{1, 0x99, 1, 0, 'x', 0x75, 0x70, 1, 0, 'x'} }), "a second name"},
+	"long fields": {func(w *wheeltest.Wheel) {
+		w.Files[info+"METADATA"] = "Metadata-Version: 2.1\nName: small\nVersion: 1\nLicense: " + strings.Repeat("x", 1<<20) + "\n"
+	}, "too long"},
+	"long points": {func(w *wheeltest.Wheel) { w.EntryPoints = strings.Repeat("#", 1<<20+1) }, "entry_points.txt is too long"},
 	"installer's": {file("small-1.data/data/lib/python3.13/dist-packages/small-1.dist-info/RECORD", ""), "the installer's to write"},
 
 	"symlink":     {header(func(h *zip.FileHeader) { h.SetMode(fs.ModeSymlink | 0o777) }), "a link or a special file"},
@@ -274,6 +285,11 @@ func damaged(t testing.TB) map[string][]byte {
 			return b
 		}(),
 	}
+	named := small()
+	named.Header = func(h *zip.FileHeader) { h.Extra = []byte("\x76\x70\x01\x00x") }
+	extra := named.Bytes(t)
+	out["second name inside"] = patch(extra, bytes.Index(extra, []byte("\x76\x70\x01\x00x")), 0x75)
+	out["extra behind the list"] = patch(good, bytes.LastIndex(good, []byte(localSig))+28, 0xff, 0x7f)
 	out["twice"] = rawZip(t, "a.py", "a.py")
 	return out
 }
@@ -449,5 +465,94 @@ func TestOtherFailures(t *testing.T) {
 	}
 	if _, err := wheel.Read(t.Context(), src, wheel.Options{TempDir: filepath.Join(t.TempDir(), "none")}); !errors.Is(err, fs.ErrNotExist) || errors.Is(err, wheel.ErrWheel) {
 		t.Errorf("no folder: %v", err)
+	}
+}
+
+// TestBudget: wheels that are used together share a bound.
+func TestBudget(t *testing.T) {
+	w := small()
+	p, digest := w.Write(t, t.TempDir())
+	src := wheel.Source{Path: p, File: w.File(), SHA256: digest}
+	z, err := zip.OpenReader(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	members, size := len(z.File), int64(0)
+	for _, f := range z.File {
+		size += int64(f.UncompressedSize64)
+	}
+	for name, c := range map[string]struct {
+		b    *wheel.Budget
+		want [3]bool // which of three wheels fit
+	}{
+		"none":    {nil, [3]bool{true, true, true}},
+		"two":     {wheel.NewBudget(2*members, 2*size), [3]bool{true, true, false}},
+		"members": {wheel.NewBudget(2*members-1, 3*size), [3]bool{true, false, false}},
+		"bytes":   {wheel.NewBudget(3*members, 2*size-1), [3]bool{true, false, false}},
+	} {
+		for i, fits := range c.want {
+			got, err := wheel.Read(t.Context(), src, wheel.Options{TempDir: t.TempDir(), Budget: c.b})
+			if fits && err != nil || !fits && !errors.Is(err, wheel.ErrBudget) {
+				t.Errorf("%s: wheel %d: %v", name, i, err)
+			}
+			if err == nil {
+				if err := got.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
+// TestLongList: a list of more members than its end says is not read into memory.
+func TestLongList(t *testing.T) {
+	const n = 1<<18 + 1 // 1 in the 16 bits of the end
+	e := make([]byte, 46)
+	copy(e, listSig)
+	b := append([]byte(localSig), make([]byte, 26)...)
+	start := len(b)
+	for range n {
+		b = append(b, e...)
+	}
+	end := make([]byte, 22)
+	copy(end, endSig)
+	le.PutUint16(end[8:], n&0xffff)
+	le.PutUint16(end[10:], n&0xffff)
+	le.PutUint32(end[12:], uint32(len(b)-start))
+	le.PutUint32(end[16:], uint32(start))
+	b = append(b, end...)
+	p := filepath.Join(t.TempDir(), "w")
+	if err := os.WriteFile(p, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	src := wheel.Source{Path: p, File: small().File(), SHA256: fmt.Sprintf("%x", sha256.Sum256(b))}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := wheel.Read(t.Context(), src, wheel.Options{TempDir: t.TempDir()})
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, wheel.ErrWheel) || used > 1<<20 {
+		t.Errorf("%d bytes were allocated: %v", used, err)
+	}
+}
+
+// TestFIFO: what is no file does not hold anybody up.
+func TestFIFO(t *testing.T) {
+	p := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(p, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := wheel.Read(t.Context(), wheel.Source{Path: p, File: small().File()}, wheel.Options{TempDir: t.TempDir()})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if !errors.Is(err, wheel.ErrWheel) {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits for a writer")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"hash"
 	"hash/crc32"
@@ -27,9 +28,6 @@ const (
 	// Interpreter is what the programs of wheels start with.
 	Interpreter = "/usr/bin/python3"
 )
-
-// maxScriptBytes bounds a script whose first line is replaced, in memory.
-const maxScriptBytes = 16 << 20
 
 const (
 	distInfoSuffix = ".dist-info"
@@ -69,32 +67,19 @@ func isOf(stem string, name pytag.Wheel) bool {
 	return false
 }
 
-// unpacked is a member whose content lies in the spool.
+// unpacked is a file that is going to be installed and whose content lies in the spool.
 type unpacked struct {
-	member
-	row
+	file
 	at, size int64
 }
 
 // unpack unpacks all members and holds them against RECORD.
 func (w *Wheel) unpack(ctx context.Context, a *archive, tempDir string) error {
-	recordName := w.distInfo + "/RECORD"
-	i := slices.IndexFunc(a.members, func(m member) bool { return m.Name == recordName })
-	if i < 0 {
-		return wheelErr("it has no RECORD")
-	}
-	if a.members[i].UncompressedSize64 > maxRecordBytes {
-		return wheelErr("its RECORD is too long")
-	}
-	var text bytes.Buffer
-	if err := extract(ctx, a.members[i], &text); err != nil {
-		return err
-	}
-	rec, err := parseRecord(text.Bytes(), recordName)
+	rec, err := w.readRecord(ctx, a)
 	if err != nil {
 		return err
 	}
-	if err := rec.check(a.members, recordName); err != nil {
+	if err := w.readScripts(ctx, a, rec); err != nil {
 		return err
 	}
 	spool, err := mapped.NewSpool(tempDir)
@@ -104,12 +89,29 @@ func (w *Wheel) unpack(ctx context.Context, a *archive, tempDir string) error {
 	defer spool.Discard()
 	var all []unpacked
 	for _, m := range a.members {
-		u := unpacked{member: m, row: rec[m.Name], at: spool.Size()}
-		if err := u.verify(ctx, spool); err != nil {
+		dest, scheme, err := w.destination(m.Name)
+		if err != nil {
+			return wheelErr("%.200q: %w", m.Name, err)
+		}
+		if dest == "" {
+			if _, err := verify(ctx, m, rec[m.Name], io.Discard); err != nil {
+				return err
+			}
+			continue
+		}
+		u := unpacked{file{dest: dest, exec: m.exec || scheme == schemeScripts}, spool.Size(), 0}
+		if u.digest, err = store(ctx, m, rec[m.Name], scheme, spool); err != nil {
 			return err
 		}
 		u.size = spool.Size() - u.at
 		all = append(all, u)
+	}
+	for _, s := range w.scripts {
+		b := s.text()
+		all = append(all, unpacked{file{dest: path.Join(Scripts, s.name), exec: true, digest: digestOf(b)}, spool.Size(), int64(len(b))})
+		if _, err := spool.Write(b); err != nil {
+			return err
+		}
 	}
 	if w.data, err = spool.Map(); err != nil {
 		return err
@@ -117,23 +119,86 @@ func (w *Wheel) unpack(ctx context.Context, a *archive, tempDir string) error {
 	return w.place(all)
 }
 
-// verify unpacks the member into out and compares it with its row of RECORD. One
-// that has no hash there is RECORD itself or a signature of it.
-func (u unpacked) verify(ctx context.Context, out io.Writer) error {
-	if u.algorithm == "" {
-		return extract(ctx, u.member, out)
+// find finds a file of the folder of metadata that is read into memory, so it is
+// bounded.
+func (w *Wheel) find(a *archive, name string, most uint64) (member, bool, error) {
+	i := slices.IndexFunc(a.members, func(m member) bool { return m.Name == w.distInfo+"/"+name })
+	if i < 0 {
+		return member{}, false, nil
 	}
-	if u.row.size >= 0 && uint64(u.row.size) != u.UncompressedSize64 {
-		return wheelErr("%.200q has %d bytes, and %d by RECORD", u.Name, u.UncompressedSize64, u.row.size)
+	if a.members[i].UncompressedSize64 > most {
+		return member{}, false, wheelErr("its %s is too long", name)
 	}
-	h := hashes[u.algorithm]()
-	if err := extract(ctx, u.member, io.MultiWriter(out, h)); err != nil {
+	return a.members[i], true, nil
+}
+
+func (w *Wheel) readRecord(ctx context.Context, a *archive) (record, error) {
+	m, ok, err := w.find(a, "RECORD", maxRecordBytes)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, wheelErr("it has no RECORD")
+	}
+	var text bytes.Buffer
+	if err := extract(ctx, m, &text); err != nil {
+		return nil, err
+	}
+	rec, err := parseRecord(text.Bytes(), m.Name)
+	if err != nil {
+		return nil, err
+	}
+	return rec, rec.check(a.members, m.Name)
+}
+
+// readScripts finds out which programs the wheel asks for.
+func (w *Wheel) readScripts(ctx context.Context, a *archive, rec record) error {
+	m, ok, err := w.find(a, "entry_points.txt", maxEntryPointsBytes)
+	if err != nil || !ok {
 		return err
 	}
-	if !bytes.Equal(h.Sum(nil), u.sum) {
-		return wheelErr("%.200q is not what RECORD says: its %s is %x, expected %x", u.Name, u.algorithm, h.Sum(nil), u.sum)
+	var text bytes.Buffer
+	if _, err := verify(ctx, m, rec[m.Name], &text); err != nil {
+		return err
 	}
-	return nil
+	w.scripts, err = parseScripts(text.Bytes())
+	return err
+}
+
+// store unpacks a member into the spool, and returns the digest of what is there.
+func store(ctx context.Context, m member, r row, scheme string, spool io.Writer) (digest string, err error) {
+	if scheme != schemeScripts {
+		return verify(ctx, m, r, spool)
+	}
+	s := &scriptWriter{w: spool, hash: sha256.New()}
+	if _, err := verify(ctx, m, r, s); err != nil {
+		return "", err
+	}
+	if err := s.end(); err != nil {
+		return "", err
+	}
+	return digestText("sha256", s.hash.Sum(nil)), nil
+}
+
+// verify unpacks a member into out, compares it with its row of RECORD and returns its
+// digest. One that has no hash there is RECORD itself or a signature of it.
+func verify(ctx context.Context, m member, r row, out io.Writer) (digest string, err error) {
+	if r.size >= 0 && uint64(r.size) != m.UncompressedSize64 {
+		return "", wheelErr("%.200q has %d bytes, and %d by RECORD", m.Name, m.UncompressedSize64, r.size)
+	}
+	listed := r.algorithm != ""
+	if !listed {
+		r.algorithm = "sha256"
+	}
+	h := hashes[r.algorithm]()
+	if err := extract(ctx, m, io.MultiWriter(out, h)); err != nil {
+		return "", err
+	}
+	sum := h.Sum(nil)
+	if listed && !bytes.Equal(sum, r.sum) {
+		return "", wheelErr("%.200q is not what RECORD says: its %s is %x, expected %x", m.Name, r.algorithm, sum, r.sum)
+	}
+	return digestText(r.algorithm, sum), nil
 }
 
 // extract unpacks a member, which has exactly the bytes that the list says: archive/zip
@@ -178,48 +243,12 @@ func (f *firstError) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// place decides where each member goes.
+// place gives each file its content, which is mapped by now.
 func (w *Wheel) place(all []unpacked) error {
 	data := w.data.Data()
-	content := func(u unpacked) []byte { return data[u.at : u.at+u.size : u.at+u.size] }
 	for _, u := range all {
-		if u.Name == w.distInfo+"/entry_points.txt" {
-			var err error
-			if w.scripts, err = parseScripts(content(u)); err != nil {
-				return err
-			}
-		}
-	}
-	for _, u := range all {
-		dest, scheme, err := w.destination(u.Name)
-		if err != nil {
-			return wheelErr("%.200q: %w", u.Name, err)
-		}
-		if dest == "" {
-			continue
-		}
-		if rest, ok := strings.CutPrefix(dest, Site+"/"); ok && w.isOurs(rest) {
-			return wheelErr("%.200q: that file is the installer's to write", u.Name)
-		}
-		f := file{dest: dest, data: content(u), exec: u.exec, digest: u.digest()}
-		if u.algorithm == "" {
-			f.digest = digestOf(f.data)
-		}
-		if scheme == schemeScripts {
-			f.exec = true
-			if bytes.HasPrefix(f.data, []byte(shebang)) {
-				if len(f.data) > maxScriptBytes {
-					return wheelErr("%.200q is too large for a script", u.Name)
-				}
-				f.data = withInterpreter(f.data)
-				f.digest = digestOf(f.data)
-			}
-		}
-		w.files = append(w.files, f)
-	}
-	for _, s := range w.scripts {
-		b := s.text()
-		w.files = append(w.files, file{path.Join(Scripts, s.name), b, true, digestOf(b)})
+		u.data = data[u.at : u.at+u.size : u.at+u.size]
+		w.files = append(w.files, u.file)
 	}
 	slices.SortFunc(w.files, func(a, b file) int { return cmp.Compare(a.dest, b.dest) })
 	for i := 1; i < len(w.files); i++ {
@@ -235,11 +264,35 @@ const schemeScripts = "scripts"
 
 // destination is where a member belongs in an image; "" where it does not get in.
 func (w *Wheel) destination(name string) (dest, scheme string, err error) {
+	dest, scheme, err = w.schemePath(name)
+	if err != nil || dest == "" {
+		return "", "", err
+	}
+	// Whatever the scheme is called, this is about where the file would be.
+	below, isModule := strings.CutPrefix(dest, Site+"/")
+	switch {
+	case !isModule:
+		return dest, scheme, nil
+	case path.Base(below) == cacheDir:
+		return "", "", fmt.Errorf("no file can be called like the folder of byte code")
+	case strings.Contains("/"+below, "/"+cacheDir+"/"):
+		return "", "", nil // the image gets byte code of its own, made from what is there
+	case w.isOurs(below) && below != name:
+		return "", "", fmt.Errorf("that file is the installer's to write")
+	case w.isOurs(below):
+		return "", "", nil
+	}
+	return dest, scheme, nil
+}
+
+// cacheDir is where Python looks for the byte code of the sources beside: PEP 3147.
+// Byte code elsewhere, without a source, is a module like others.
+const cacheDir = "__pycache__"
+
+// schemePath is where a member belongs by its name; "" where a program takes its place.
+func (w *Wheel) schemePath(name string) (dest, scheme string, err error) {
 	top, rest, _ := strings.Cut(name, "/")
 	if !strings.HasSuffix(top, dataSuffix) || rest == "" {
-		if w.isOurs(name) || isByteCode(name) {
-			return "", "", nil
-		}
 		return path.Join(Site, name), "", nil
 	}
 	if strings.TrimSuffix(top, dataSuffix) != strings.TrimSuffix(w.distInfo, distInfoSuffix) {
@@ -251,9 +304,6 @@ func (w *Wheel) destination(name string) (dest, scheme string, err error) {
 	}
 	switch scheme {
 	case "purelib", "platlib": // one folder in Debian's Python
-		if isByteCode(rest) {
-			return "", "", nil
-		}
 		return path.Join(Site, rest), scheme, nil
 	case schemeScripts:
 		if w.isGenerated(rest) {
@@ -284,20 +334,53 @@ func (w *Wheel) isGenerated(name string) bool {
 	return slices.ContainsFunc(w.scripts, func(s script) bool { return s.name == name })
 }
 
-// isByteCode tells what stays out because the image gets byte code of its own, made
-// from the sources that are there. Byte code without a source is a module like others.
-func isByteCode(name string) bool {
-	return path.Ext(name) == ".pyc" && path.Base(path.Dir(name)) == "__pycache__"
-}
-
 // shebang is what scripts start with that ask for whatever Python they are installed
 // for; "#!pythonw" is one of them.
 const shebang = "#!python"
 
-// withInterpreter replaces the first line of such a script.
-func withInterpreter(b []byte) []byte {
-	_, rest, _ := bytes.Cut(b, []byte("\n"))
-	return append([]byte("#!"+Interpreter+"\n"), rest...)
+// scriptWriter replaces the first line of such a script on its way.
+type scriptWriter struct {
+	w       io.Writer
+	hash    hash.Hash // of what went to w
+	start   []byte    // held back until it is long enough to tell
+	decided bool
+	skip    bool // the rest of the first line
+}
+
+// Write implements io.Writer.
+func (s *scriptWriter) Write(p []byte) (int, error) {
+	n := len(p)
+	if !s.decided {
+		if s.start = append(s.start, p...); len(s.start) < len(shebang) {
+			return n, nil
+		}
+		p = s.start
+		s.start, s.decided, s.skip = nil, true, bytes.HasPrefix(p, []byte(shebang))
+		if s.skip {
+			if err := s.pass([]byte("#!" + Interpreter + "\n")); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if s.skip {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			return n, nil
+		}
+		s.skip, p = false, p[i+1:]
+	}
+	return n, s.pass(p)
+}
+
+func (s *scriptWriter) pass(p []byte) error {
+	s.hash.Write(p)
+	_, err := s.w.Write(p)
+	return err
+}
+
+// end passes on what is held back.
+func (s *scriptWriter) end() error {
+	return s.pass(s.start)
 }
 
 // understand reads the metadata, which has to be of the project and version that the

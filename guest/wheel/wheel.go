@@ -10,6 +10,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 
 	"github.com/pybox/pybox/guest/mapped"
 	"github.com/pybox/pybox/guest/pytag"
@@ -22,6 +24,10 @@ var (
 	// ErrConflict: two wheels, or a wheel and the image, have a file of one name and
 	// other content.
 	ErrConflict = errors.New("conflicting files")
+	// ErrBudget: the wheels that share a Budget are too large together.
+	ErrBudget = errors.New("the wheels are too large together")
+	// ErrClosed: the wheel was closed, and is of no use any more.
+	ErrClosed = errors.New("the wheel is closed")
 )
 
 func wheelErr(format string, a ...any) error {
@@ -40,6 +46,35 @@ type Limits struct {
 // libraries for graphics cards.
 var DefaultLimits = Limits{ArchiveBytes: 4 << 30, Members: 100_000, MemberBytes: 2 << 30, Bytes: 4 << 30}
 
+// Budget bounds several wheels together. It is safe for concurrent use.
+type Budget struct {
+	mu          sync.Mutex
+	members     int
+	bytes       int64
+	most        int
+	mostOfBytes int64
+}
+
+// NewBudget is a budget of so many files and folders, and bytes in them.
+func NewBudget(members int, bytes int64) *Budget {
+	return &Budget{members: members, bytes: bytes, most: members, mostOfBytes: bytes}
+}
+
+// take takes what a wheel unpacks to; nil has no end.
+func (b *Budget) take(members int, bytes int64) error {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if members > b.members || bytes > b.bytes {
+		return fmt.Errorf("%w: with this one, over %d files and folders or %d bytes", ErrBudget, b.most, b.mostOfBytes)
+	}
+	b.members -= members
+	b.bytes -= bytes
+	return nil
+}
+
 // Source is a wheel file.
 type Source struct {
 	Path   string // where it is
@@ -53,6 +88,8 @@ type Options struct {
 	// Wheel is closed or the process ends.
 	TempDir string
 	Limits  Limits // the zero value: DefaultLimits
+	// Budget is shared by wheels that are used together; may be nil.
+	Budget *Budget
 }
 
 // Wheel is a wheel that was read and found good.
@@ -66,6 +103,7 @@ type Wheel struct {
 	scripts  []script
 	files    []file // sorted by dest
 	data     *mapped.Bytes
+	closed   bool
 }
 
 // file is one that is going to be installed.
@@ -77,8 +115,8 @@ type file struct {
 }
 
 // Read reads a wheel file, all of it. The digest is computed before anything else is
-// looked at. Errors match ErrWheel, ctx's or the operating system's and name the
-// wheel.
+// looked at. Errors match ErrWheel, ErrBudget, ctx's or the operating system's and name
+// the wheel.
 func Read(ctx context.Context, s Source, o Options) (*Wheel, error) {
 	w, err := read(ctx, s, o)
 	if err != nil {
@@ -95,12 +133,12 @@ func read(ctx context.Context, s Source, o Options) (*Wheel, error) {
 	if err != nil {
 		return nil, wheelErr("%w", err)
 	}
-	f, err := os.Open(s.Path)
+	f, err := os.OpenFile(s.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would wait for who writes to it
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	size, err := verify(ctx, f, s, o.Limits)
+	size, err := verifyFile(ctx, f, s, o.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -108,22 +146,27 @@ func read(ctx context.Context, s Source, o Options) (*Wheel, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := o.Budget.take(a.listed, a.bytes); err != nil {
+		return nil, err
+	}
 	w := &Wheel{File: s.File, SHA256: s.SHA256, Tags: name.Tags}
 	if w.distInfo, err = findDistInfo(a.members, name); err != nil {
 		return nil, err
 	}
-	err = w.unpack(ctx, a, o.TempDir)
-	if err == nil {
-		err = w.understand(name)
-	}
+	err = mapped.Guard(func() error {
+		if err := w.unpack(ctx, a, o.TempDir); err != nil {
+			return err
+		}
+		return w.understand(name)
+	})
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
 }
 
-// verify computes the digest of the file and returns its size.
-func verify(ctx context.Context, f *os.File, s Source, l Limits) (int64, error) {
+// verifyFile computes the digest of the file and returns its size.
+func verifyFile(ctx context.Context, f *os.File, s Source, l Limits) (int64, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return 0, err
@@ -143,8 +186,9 @@ func verify(ctx context.Context, f *os.File, s Source, l Limits) (int64, error) 
 }
 
 // Close gives back what holds the files. A tree that they were installed in must not
-// be used afterwards.
+// be used afterwards. It may be called more than once.
 func (w *Wheel) Close() error {
+	w.closed, w.files = true, nil
 	if w.data == nil {
 		return nil
 	}
