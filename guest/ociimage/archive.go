@@ -19,6 +19,7 @@ import (
 const (
 	maxMembers   = 20_000
 	maxSaved     = 1000 // images in one docker save tar
+	maxMember    = 512  // bytes of a member's name; what is asked for has a fourth of it
 	manifestJSON = "manifest.json"
 )
 
@@ -79,12 +80,18 @@ func (t *tarFile) index(ctx context.Context) error {
 		if n == maxMembers {
 			return fmt.Errorf("%w: %s has more than %d members", ErrTooBig, t.name, maxMembers)
 		}
-		p := path.Clean(h.Name)
+		if err := checkRecords(h); err != nil {
+			return fmt.Errorf("%s: %w", t.name, err)
+		}
+		if len(h.Name) > maxMember || len(h.Linkname) > maxMember {
+			continue // nothing that is ever looked for
+		}
+		p := strings.Clone(path.Clean(h.Name)) // archive/tar cuts it out of all records
 		switch {
 		case h.Typeflag == tar.TypeSymlink || h.Typeflag == tar.TypeLink:
 			links[p] = path.Join(path.Dir(p), h.Linkname)
 			if h.Typeflag == tar.TypeLink {
-				links[p] = path.Clean(h.Linkname)
+				links[p] = strings.Clone(path.Clean(h.Linkname))
 			}
 			continue
 		case h.Typeflag != tar.TypeReg || isSparse(h):

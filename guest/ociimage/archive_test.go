@@ -4,8 +4,10 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -18,6 +20,16 @@ import (
 
 	"github.com/pybox/pybox/guest/internal/guesttest"
 )
+
+// written is the name of a file with b in it.
+func written(t testing.TB, b []byte) string {
+	t.Helper()
+	p := filepath.Join(t.TempDir(), "x.tar")
+	if err := os.WriteFile(p, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
 
 // writeTar writes members as a file and returns its name.
 func writeTar(t testing.TB, members map[string][]byte, links map[string]string) string {
@@ -225,6 +237,8 @@ func TestRefusedArchives(t *testing.T) {
 		"no configuration":           {writeTar(t, without(id.Hex+".json"), nil), id.String(), ErrNotFound, id.Hex},
 		"no manifest":                {writeTar(t, without(manifestJSON), nil), id.String(), ErrNotFound, "is not in"},
 		"a manifest that is none":    {writeTar(t, with(manifestJSON, []byte("{}")), nil), id.String(), ErrFormat, "manifest.json"},
+		"a member of many records":   {written(t, layer(t, withRecords("f x 1", maxPAXBytes))), id.String(), ErrTooBig, "records"},
+		"a member of a long name":    {written(t, lines(t, "f x/"+strings.Repeat("y/", maxMember)+"z 1")), id.String(), ErrNotFound, ""},
 		"a manifest of many":         {writeTar(t, with(manifestJSON, encode(t, make([]savedImage, 1001))), nil), id.String(), ErrTooBig, "more than 1000 images"},
 		"more layers in the list":    {writeTar(t, with(manifestJSON, encode(t, []savedImage{{Config: id.Hex + ".json", Layers: []string{"l.tar", "l.tar"}}})), nil), id.String(), ErrFormat, "2"},
 		"no layers in the list":      {writeTar(t, with(manifestJSON, encode(t, []savedImage{{Config: id.Hex + ".json"}})), nil), id.String(), ErrTooBig, "0 layers"},
@@ -335,4 +349,38 @@ func FuzzArchive(f *testing.F) {
 			t.Fatal("found what nothing has the digest of")
 		}
 	})
+}
+
+// TestMembersHoldLittle: of a member's header nothing stays in memory but its names.
+func TestMembersHoldLittle(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.tar")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for i := range 200 {
+		for _, line := range []string{fmt.Sprintf("f é%d ", i), fmt.Sprintf("h l%d é", i)} {
+			one := layer(t, withRecords(line, maxPAXBytes-1000))
+			if _, err := f.Write(one[:len(one)-1024]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	held := func() uint64 {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&s)
+		return s.HeapAlloc
+	}
+	before := held()
+	a, err := openArchive(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if after := held(); after > before+4<<20 || len(a.members) != 200 {
+		t.Errorf("%d members hold %d KiB", len(a.members), (after-before)>>10)
+	}
+	runtime.KeepAlive(a)
 }

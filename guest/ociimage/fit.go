@@ -254,6 +254,9 @@ func (f *fitter) lead(c candidate) error {
 	if err != nil {
 		return err
 	}
+	if d := hiddenBy(dir); d != "" {
+		return fmt.Errorf("%w: /%s leads to /%s, where a box has its own folder", ErrPython, path.Dir(interpreter), d)
+	}
 	link := path.Join(dir, path.Base(interpreter))
 	if n, _, err := f.tree.Resolve(link); err == nil && n == c.node {
 		return nil
@@ -335,6 +338,9 @@ func (f *fitter) venv(c candidate, in Interpreter) error {
 	base, err := f.baseSite(c.node.Path, in.Version)
 	if err != nil {
 		return err
+	}
+	if d := hiddenBy(base); d != "" {
+		return lost("the interpreter's own lie in /" + d + ", where a box has its own folder")
 	}
 	if base == n.Path {
 		if f.regular(path.Join(path.Dir(base), "os.py")) != nil {

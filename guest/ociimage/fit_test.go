@@ -136,18 +136,19 @@ func TestRefusedPythons(t *testing.T) {
 		want    error
 		says    string
 	}{
-		"none":                     {[]tar.Header{m("f usr/bin/python2 x")}, ErrPython, "python:3-slim"},
-		"a folder":                 {[]tar.Header{m("d usr/bin/python3")}, ErrPython, "there is no python3"},
-		"a link to nothing":        {[]tar.Header{m("l usr/bin/python3 python3.13")}, ErrPython, "there is no python3"},
-		"nothing to start":         {[]tar.Header{withMode(python("usr/bin/python3"), 0o644)}, ErrPython, "there is no python3"},
-		"a script":                 {[]tar.Header{withMode(m("f usr/bin/python3 #!/bin/sh"), 0o755)}, ErrPython, "/usr/bin/python3: malformed ELF"},
-		"for another processor":    {[]tar.Header{arm}, ErrPlatform, "EM_AARCH64"},
-		"without its loader":       {[]tar.Header{musl}, ErrPython, "/lib/ld-musl.so"},
-		"too old":                  {[]tar.Header{python("usr/bin/python3.8"), m("l usr/bin/python3 python3.8")}, ErrPython, "is Python 3.8, and PyBox needs 3.9 or newer"},
-		"too old by its folder":    {[]tar.Header{python("usr/bin/python3"), m("f usr/lib/python3.6/os.py x")}, ErrPython, "Python 3.6"},
-		"in a box's own folder":    {[]tar.Header{python("tmp/python3.12"), m("l usr/bin/python3 /tmp/python3.12")}, ErrPython, "it lies in /tmp, where a box has its own folder"},
-		"nowhere to put the link":  {[]tar.Header{python("opt/conda/bin/python3"), m("f usr x")}, ErrPython, "/usr/bin is no folder"},
-		"nowhere to put the link ": {[]tar.Header{python("opt/conda/bin/python3"), m("l usr/bin /nowhere")}, ErrPython, "/usr/bin is no folder"},
+		"none":                         {[]tar.Header{m("f usr/bin/python2 x")}, ErrPython, "python:3-slim"},
+		"a folder":                     {[]tar.Header{m("d usr/bin/python3")}, ErrPython, "there is no python3"},
+		"a link to nothing":            {[]tar.Header{m("l usr/bin/python3 python3.13")}, ErrPython, "there is no python3"},
+		"nothing to start":             {[]tar.Header{withMode(python("usr/bin/python3"), 0o644)}, ErrPython, "there is no python3"},
+		"a script":                     {[]tar.Header{withMode(m("f usr/bin/python3 #!/bin/sh"), 0o755)}, ErrPython, "/usr/bin/python3: malformed ELF"},
+		"for another processor":        {[]tar.Header{arm}, ErrPlatform, "EM_AARCH64"},
+		"without its loader":           {[]tar.Header{musl}, ErrPython, "/lib/ld-musl.so"},
+		"too old":                      {[]tar.Header{python("usr/bin/python3.8"), m("l usr/bin/python3 python3.8")}, ErrPython, "is Python 3.8, and PyBox needs 3.9 or newer"},
+		"too old by its folder":        {[]tar.Header{python("usr/bin/python3"), m("f usr/lib/python3.6/os.py x")}, ErrPython, "Python 3.6"},
+		"in a box's own folder":        {[]tar.Header{python("tmp/python3.12"), m("l usr/bin/python3 /tmp/python3.12")}, ErrPython, "it lies in /tmp, where a box has its own folder"},
+		"a link in a box's own folder": {[]tar.Header{python("opt/conda/bin/python3"), m("l usr/bin /tmp/bin"), m("d tmp/bin")}, ErrPython, "/usr/bin leads to /tmp"},
+		"nowhere to put the link":      {[]tar.Header{python("opt/conda/bin/python3"), m("f usr x")}, ErrPython, "/usr/bin is no folder"},
+		"nowhere to put the link ":     {[]tar.Header{python("opt/conda/bin/python3"), m("l usr/bin /nowhere")}, ErrPython, "/usr/bin is no folder"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, _, _, err := fitted(t, nil, c.members...); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
@@ -274,6 +275,8 @@ func TestCopiedInterpreter(t *testing.T) {
 			"/opt/bin/python3", false, "are not found by themselves: they are kept by the version"},
 		"with packages in /tmp": {slices.Concat(base, []tar.Header{m("d tmp/s"), m("l venv/lib/python3.12/site-packages /tmp/s"), m("l venv/bin/python3 /usr/local/bin/python3.12"), cfg(home)}),
 			"/usr/local/bin/python3.12", false, "are not found by themselves: they lie in /tmp"},
+		"with a folder for packages in /box": {slices.Concat([]tar.Header{python("opt/bin/python3.12"), m("d box/s"), m("l opt/lib/python3.12/site-packages /box/s"), m("l venv/bin/python3 /opt/bin/python3.12"),
+			m("d venv/lib/python3.12/site-packages"), cfg(home)}), "/opt/bin/python3.12", false, "the interpreter's own lie in /box"},
 		"with a name that is no UTF-8": {slices.Concat(base, []tar.Header{m("d venv/\xff"), m("l venv/lib/python3.12/site-packages /venv/\xff"), m("l venv/bin/python3 /usr/local/bin/python3.12"), cfg(home)}),
 			"/usr/local/bin/python3.12", false, "are not found by themselves: the name of their folder is no UTF-8"},
 		"that was imported before": {slices.Concat(base, env, []tar.Header{cfg(home), m("f " + pth + " old")}), "/usr/local/bin/python3.12", true, "are found through /" + pth},
