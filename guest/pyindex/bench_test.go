@@ -81,7 +81,7 @@ func BenchmarkFetch(b *testing.B) {
 	once := time.Since(begin)
 	b.SetBytes(wheels * bytesEach)
 	for b.Loop() {
-		c, err := New(Options{Cache: b.TempDir()})
+		c, err := New(Options{Cache: b.TempDir(), IndexURL: srv.URL})
 		if err != nil {
 			b.Fatal(err)
 		}

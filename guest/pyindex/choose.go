@@ -1,19 +1,18 @@
 package pyindex
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pybox/pybox/guest/fetch"
-	"github.com/pybox/pybox/guest/internal/printable"
 	"github.com/pybox/pybox/guest/pep440"
 	"github.com/pybox/pybox/guest/pylock"
 	"github.com/pybox/pybox/guest/pytag"
@@ -36,6 +35,7 @@ type Chosen struct {
 	address string // with its query
 	path    string // of a file on this machine; "" for an address
 	place   *place // whose credentials go with address; may be nil
+	doubt   string // why SHA256 may be of another file; "" where it is not
 }
 
 // candidate is a wheel that could be meant.
@@ -46,6 +46,7 @@ type candidate struct {
 	place   *place // of an index
 	local   *local // of a folder
 	good    bool   // the lock has its digest
+	assumed bool   // the index gives no digests, and it may be the lock's only one
 	python  bool   // the image's Python is one that it is for
 }
 
@@ -58,16 +59,26 @@ type session struct {
 	places  []*place
 	folders map[string][]local
 
-	mu   sync.Mutex
-	down map[*place]error // those that do not answer, asked no more
+	mu       sync.Mutex
+	standing map[*place]*standing
 }
+
+// standing is how an index fares.
+type standing struct {
+	troubles int   // one after the other
+	down     error // why it is asked no more
+}
+
+// maxTroubles is for how many projects, one after the other, an index may fail in a way
+// that may be the project's own fault or its.
+const maxTroubles = 3
 
 // Choose finds for each package of the lock the wheel that pip would take on the
 // target: of those whose digest the lock has, one that is not withdrawn, the newest
 // version, the best tag. Folders go before indexes. Everything that is wrong is in
 // the one error, a *ChoiceError, or else ctx's.
 func (c *Client) Choose(ctx context.Context, l *pylock.Lock, t pytag.Target) ([]Chosen, error) {
-	s := &session{Client: c, lock: l, target: t, tags: t.Chooser(), down: map[*place]error{}}
+	s := &session{Client: c, lock: l, target: t, tags: t.Chooser(), standing: map[*place]*standing{}}
 	var err error
 	if s.folders, err = readFolders(c.folders); err != nil {
 		return nil, err
@@ -91,6 +102,13 @@ func (c *Client) Choose(ctx context.Context, l *pylock.Lock, t pytag.Target) ([]
 	if err := s.summary(failed); err != nil {
 		return nil, err
 	}
+	var total int64
+	for _, ch := range chosen {
+		total += ch.Bytes
+	}
+	if total > MaxTotalBytes {
+		return nil, &ChoiceError{Lock: l.Name, Problems: []string{fmt.Sprintf("its wheels have %d bytes together, more than the %d that an image may have", total, int64(MaxTotalBytes))}}
+	}
 	for _, ch := range chosen {
 		if ch.Yanked != "" {
 			c.log().Warn("the index withdrew a wheel that the lock pins", "file", ch.File, "reason", ch.Yanked)
@@ -99,27 +117,29 @@ func (c *Client) Choose(ctx context.Context, l *pylock.Lock, t pytag.Target) ([]
 	return chosen, nil
 }
 
-// places are the indexes to ask for a lock.
+// places are the indexes to ask for a lock. One that says --no-index names none.
 func (c *Client) places(l *pylock.Lock) ([]*place, error) {
-	if c.o.Offline || l.NoIndex && c.index == nil {
+	if c.o.Offline {
 		return nil, nil
 	}
 	var list []*place
-	first := c.index
-	addresses := l.ExtraIndex
-	if first == nil {
-		address := l.IndexURL
-		if address == "" {
-			address = DefaultIndex
-		}
-		addresses = append([]string{address}, addresses...)
-	} else {
-		list = append(list, first)
+	var addresses []string
+	if !l.NoIndex {
+		addresses = l.ExtraIndex
+	}
+	switch {
+	case c.index != nil:
+		list = append(list, c.index)
+	case !l.NoIndex:
+		addresses = append([]string{cmp.Or(l.IndexURL, DefaultIndex)}, addresses...)
 	}
 	for _, a := range addresses {
 		p, err := parsePlace(a)
 		if err != nil {
 			return nil, fmt.Errorf("%s: index: %w", l.Name, err)
+		}
+		if !c.mayLock(p.base) {
+			return nil, fmt.Errorf("%s: the index %s is not asked because a lock says so: %s", l.Name, p, onlyNamed)
 		}
 		list = append(list, p)
 	}
@@ -143,6 +163,7 @@ func (s *session) summary(failed []error) error {
 	e := &ChoiceError{Lock: s.lock.Name}
 	waiting := map[string][]string{}
 	var places []string
+	var causes []error
 	for i, err := range failed {
 		var u *unreachable
 		switch {
@@ -151,16 +172,15 @@ func (s *session) summary(failed []error) error {
 			text := u.Error()
 			if waiting[text] == nil {
 				places = append(places, text)
-				e.causes = append(e.causes, u)
+				causes = append(causes, u)
 			}
 			waiting[text] = append(waiting[text], s.lock.Packages[i].Name)
 		default:
-			e.Problems = append(e.Problems, printable.Text(s.title(s.lock.Packages[i])+": "+err.Error()))
-			e.causes = append(e.causes, err)
+			e.add(s.title(s.lock.Packages[i])+": "+err.Error(), err)
 		}
 	}
-	for _, text := range places {
-		e.Problems = append(e.Problems, printable.Text(text+" (for "+some(waiting[text], 5)+")"))
+	for i, text := range places {
+		e.add(text+" (for "+some(waiting[text], 5)+")", causes[i])
 	}
 	if len(e.Problems) == 0 {
 		return nil
@@ -181,64 +201,38 @@ func (s *session) title(p pylock.Package) string {
 }
 
 // some lists the first of many.
-func some(list []string, n int) string {
-	if len(list) <= n {
+func some(list []string, n int) string { return someOf(list, n, len(list)) }
+
+// someOf lists the first of count, of which list has those at hand.
+func someOf(list []string, n, count int) string {
+	list = list[:min(n, len(list))]
+	if len(list) == count {
 		return strings.Join(list, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(list[:n], ", "), len(list)-n)
+	return fmt.Sprintf("%s and %d more", strings.Join(list, ", "), count-len(list))
 }
 
 // choose finds a package's wheel.
 func (s *session) choose(ctx context.Context, p pylock.Package) (Chosen, error) {
-	seen := &sighting{}
-	list, err := s.inFolders(ctx, p, seen)
-	if err != nil {
+	seen, found := &sighting{}, &pool{tags: s.tags}
+	if err := s.inFolders(ctx, p, found, seen); err != nil {
 		return Chosen{}, err
 	}
 	if len(p.Wheels) > 0 {
-		list = append(list, s.inLock(p, seen)...)
-	} else if s.best(list) == nil {
-		more, err := s.inIndexes(ctx, p, seen)
-		if err != nil {
+		s.inLock(p, found, seen)
+	} else if found.best == nil {
+		if err := s.inIndexes(ctx, p, found, seen); err != nil {
 			return Chosen{}, err
 		}
-		list = append(list, more...)
 	}
-	best := s.best(list)
-	if best == nil {
-		return Chosen{}, errors.New(s.explain(p, list, seen))
+	if found.best == nil {
+		return Chosen{}, errors.New(s.explain(p, found, seen))
 	}
-	return s.chosen(ctx, p, *best)
-}
-
-// best is what pip would take.
-func (s *session) best(list []candidate) *candidate {
-	var found []candidate
-	var wheels []pytag.Wheel
-	for _, c := range list {
-		if !c.good || !c.python {
-			continue
-		}
-		if _, ok := s.tags.Best([]pytag.Wheel{c.wheel}); !ok {
-			continue
-		}
-		// Only what is as good as the best so far by state and version.
-		if len(found) > 0 {
-			order := compare(c, found[0])
-			if order < 0 {
-				continue
-			}
-			if order > 0 {
-				found, wheels = nil, nil
-			}
-		}
-		found, wheels = append(found, c), append(wheels, c.wheel)
+	ch, err := s.chosen(ctx, p, *found.best)
+	if found.best.assumed {
+		ch.doubt = s.doubt(found, seen)
 	}
-	i, ok := s.tags.Best(wheels)
-	if !ok {
-		return nil
-	}
-	return &found[i]
+	return ch, err
 }
 
 // compare tells which of two is rather taken, before tags are looked at.
@@ -268,9 +262,8 @@ func candidateOf(w pytag.Wheel, p pylock.Package) (candidate, bool) {
 }
 
 // inFolders are those of the folders.
-func (s *session) inFolders(ctx context.Context, p pylock.Package, seen *sighting) ([]candidate, error) {
+func (s *session) inFolders(ctx context.Context, p pylock.Package, found *pool, seen *sighting) error {
 	digests := digestsOf(p)
-	var list []candidate
 	for _, l := range s.folders[p.Name] {
 		c, ok := candidateOf(l.wheel, p)
 		seen.wheel(c, ok)
@@ -280,17 +273,17 @@ func (s *session) inFolders(ctx context.Context, p pylock.Package, seen *sightin
 		digest, bytes, err := l.digest(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
-				return nil, ctx.Err()
+				return ctx.Err()
 			}
-			seen.faults = append(seen.faults, err.Error())
+			seen.fault("%v", err)
 			continue
 		}
 		c.local = &l
 		c.link = link{file: l.wheel.File, sha256: digest, bytes: bytes}
 		c.good = digests[digest]
-		list = append(list, c)
+		found.add(c)
 	}
-	return list, nil
+	return nil
 }
 
 // digestsOf are all SHA-256 that a package may have.
@@ -306,8 +299,7 @@ func digestsOf(p pylock.Package) map[string]bool {
 }
 
 // inLock are those that the lock itself names.
-func (s *session) inLock(p pylock.Package, seen *sighting) []candidate {
-	var list []candidate
+func (s *session) inLock(p pylock.Package, found *pool, seen *sighting) {
 	for _, lw := range p.Wheels {
 		w, err := pytag.Parse(lw.File)
 		if err != nil {
@@ -322,61 +314,89 @@ func (s *session) inLock(p pylock.Package, seen *sighting) []candidate {
 		c.link = link{file: lw.File, sha256: lw.SHA256(), bytes: lw.Bytes}
 		if lw.Path != "" {
 			c.local = &local{w, lw.Path}
-			list = append(list, c)
+			found.add(c)
 			continue
 		}
 		u, err := url.Parse(lw.URL)
 		if err != nil || !s.mayLock(u) {
-			seen.faults = append(seen.faults, fmt.Sprintf("%s is at an http address; https is wanted in a lock file", lw.File))
+			seen.fault("%s is not fetched from where the lock says: %s", lw.File, onlyNamed)
 			continue
 		}
-		u.User = nil
-		c.link.url = u
+		c.link.base, c.link.ref = u, lw.URL
 		c.place = s.index
-		list = append(list, c)
+		found.add(c)
 	}
-	return list
 }
 
 // inIndexes are those of all indexes. One that does not know the project is none.
-func (s *session) inIndexes(ctx context.Context, p pylock.Package, seen *sighting) ([]candidate, error) {
-	var list []candidate
+func (s *session) inIndexes(ctx context.Context, p pylock.Package, found *pool, seen *sighting) error {
 	for _, at := range s.places {
-		s.mu.Lock()
-		err := s.down[at]
-		s.mu.Unlock()
-		if err != nil {
-			return nil, &unreachable{at, err}
-		}
-		links, err := s.project(ctx, at, p.Name)
+		links, err := s.ask(ctx, at, p.Name)
 		switch {
-		case errors.Is(err, errNotThere):
+		case errors.Is(err, fetch.ErrGone):
 			seen.unknown = append(seen.unknown, at.String())
 			continue
-		case errors.Is(err, errPage):
-			return nil, fmt.Errorf("%s: %w", at.project(p.Name), err)
 		case err != nil:
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			s.mu.Lock()
-			s.down[at] = err
-			s.mu.Unlock()
-			return nil, &unreachable{at, err}
+			return err
+		case len(links) == 0:
+			seen.empty = append(seen.empty, at.String())
 		}
-		list = append(list, s.ofPage(p, at, links, seen)...)
+		if err := s.ofPage(ctx, p, at, links, found, seen); err != nil {
+			return err
+		}
 	}
-	return list, nil
+	return nil
+}
+
+// ask asks an index for a project, unless it is known that it does not answer: where
+// it could not be reached, or failed for some projects one after the other. Whatever
+// else is wrong with a project's page is that project's trouble alone.
+func (s *session) ask(ctx context.Context, at *place, name string) ([]link, error) {
+	s.mu.Lock()
+	st := s.standing[at]
+	if st == nil {
+		st = &standing{}
+		s.standing[at] = st
+	}
+	down := st.down
+	s.mu.Unlock()
+	if down != nil {
+		return nil, &unreachable{at, down}
+	}
+	links, err := s.project(ctx, at, name)
+	if err != nil && ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	fault := faultOf(err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case fault == faultNone:
+		st.troubles = 0
+		return links, err
+	case fault == faultOfPage:
+		return nil, fmt.Errorf("%s: %w", at.project(name), err)
+	}
+	if st.troubles++; st.down == nil && (fault == faultOfHost || st.troubles >= maxTroubles) {
+		st.down = err
+	}
+	return nil, &unreachable{at, err}
 }
 
 // ofPage are the candidates among the files of a page.
-func (s *session) ofPage(p pylock.Package, at *place, links []link, seen *sighting) []candidate {
+func (s *session) ofPage(ctx context.Context, p pylock.Package, at *place, links []link, found *pool, seen *sighting) error {
 	digests := digestsOf(p)
-	var list []candidate
 	for _, l := range links {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		rest, ok := afterName(l.file, p.Name)
+		if !ok {
+			continue
+		}
 		w, err := pytag.Parse(l.file)
 		if err != nil {
-			seen.other(l, p, digests)
+			seen.other(l, rest, p, digests)
 			continue
 		}
 		c, ok := candidateOf(w, p)
@@ -384,22 +404,27 @@ func (s *session) ofPage(p pylock.Package, at *place, links []link, seen *sighti
 		if !ok {
 			continue
 		}
-		if l.barred {
-			seen.faults = append(seen.faults, fmt.Sprintf("%s names %s at %s://%s, which is not followed; the index ought to name its files by https", at, l.file, l.url.Scheme, l.url.Host))
+		u := l.url()
+		if u == nil {
+			continue
+		}
+		if !mayLink(l.from, u) {
+			seen.fault("%s names %s at %s://%s, which is not followed; the index ought to name its files by https", at, l.file, u.Scheme, u.Host)
 			continue
 		}
 		c.link, c.place = l, at
 		if l.sha256 == "" && len(digests) == 1 {
 			// A page without digests: the one of the lock is what must come.
+			c.assumed = true
 			for d := range digests {
 				c.link.sha256 = d
 			}
 		}
 		c.good = digests[c.link.sha256]
 		c.python = s.python(l.requiresPython)
-		list = append(list, c)
+		found.add(c)
 	}
-	return list
+	return nil
 }
 
 // python tells whether a page's requires-python admits the image's. One that cannot
@@ -423,9 +448,13 @@ func (s *session) chosen(ctx context.Context, p pylock.Package, c candidate) (Ch
 		ch.path = c.local.path
 		return s.localSize(ch)
 	}
-	shown := *c.link.url
-	shown.RawQuery, shown.User = "", nil
-	ch.URL, ch.address = shown.String(), c.link.url.String()
+	u := c.link.url()
+	if u == nil {
+		return Chosen{}, fmt.Errorf("%s is at no https address", ch.File)
+	}
+	ch.address = u.String()
+	u.RawQuery = ""
+	ch.URL = u.String()
 	have := s.cachedBytes(ctx, ch)
 	switch {
 	case have > 0:
@@ -464,7 +493,7 @@ func (s *session) localSize(ch Chosen) (Chosen, error) {
 // is known that is not verified yet; Fetch does.
 func (c *Client) cachedBytes(ctx context.Context, ch Chosen) int64 {
 	f := fetch.Fetcher{Dir: c.o.Cache}
-	item := fetch.Item{Archive: archive, Path: ch.File, Bytes: ch.Bytes, SHA256: ch.SHA256}
+	item := item(ch)
 	final, _ := f.Places(item)
 	st, err := os.Lstat(final)
 	switch {
@@ -485,23 +514,47 @@ func (c *Client) cachedBytes(ctx context.Context, ch Chosen) int64 {
 
 // sighting is what was seen on the way, for explanations.
 type sighting struct {
-	versions []string // of wheels of other versions, and of what is no wheel
-	sdists   []string // source distributions of the version
-	sdist    bool     // the lock has the digest of one
-	unknown  []string // indexes that do not know the project
-	faults   []string // files that could not be used
+	versions map[string]bool // of wheels of other versions, and of what is no wheel
+	sdists   []string        // source distributions of the version
+	sdist    bool            // the lock has the digest of one
+	unknown  []string        // indexes that do not know the project
+	empty    []string        // indexes that know it and have nothing of it
+	faults   []string        // files that could not be used
+	faulty   int             // how many there are
+}
+
+// Bounds on a sighting.
+const (
+	maxVersions = 1000
+	maxFaults   = 10
+)
+
+// fault notes a file that cannot be used.
+func (s *sighting) fault(format string, a ...any) {
+	if s.faulty++; len(s.faults) < maxFaults {
+		s.faults = append(s.faults, fmt.Sprintf(format, a...))
+	}
+}
+
+func (s *sighting) version(v string) {
+	if s.versions == nil {
+		s.versions = map[string]bool{}
+	}
+	if len(s.versions) < maxVersions {
+		s.versions[v] = true
+	}
 }
 
 // wheel notes a wheel; ok tells whether its version is the one.
 func (s *sighting) wheel(c candidate, ok bool) {
-	if !ok && c.wheel.Version != "" && !slices.Contains(s.versions, c.wheel.Version) && len(s.versions) < 1000 {
-		s.versions = append(s.versions, c.wheel.Version)
+	if !ok && c.wheel.Version != "" {
+		s.version(c.wheel.Version)
 	}
 }
 
-// other notes what is no wheel.
-func (s *sighting) other(l link, p pylock.Package, digests map[string]bool) {
-	version := sdistVersion(l.file, p.Name)
+// other notes what is no wheel; rest is what follows the project's name in the file's.
+func (s *sighting) other(l link, rest string, p pylock.Package, digests map[string]bool) {
+	version := sdistVersion(rest)
 	if version == "" {
 		return
 	}
@@ -514,7 +567,7 @@ func (s *sighting) other(l link, p pylock.Package, digests map[string]bool) {
 			s.sdists = append(s.sdists, l.file)
 		}
 		s.sdist = s.sdist || digests[l.sha256]
-	case !slices.Contains(s.versions, have.String()) && len(s.versions) < 1000:
-		s.versions = append(s.versions, have.String())
+	default:
+		s.version(have.String())
 	}
 }

@@ -208,11 +208,11 @@ func TestAllProblemsAtOnceAndAPlacesOnce(t *testing.T) {
 		lines = append(lines, pin(fmt.Sprintf("p%d==1.0", i), good))
 	}
 	_, err = c.Choose(bounded(t), lockOf(t, lines...), guest)
-	if !errors.As(err, &ce) || len(ce.Problems) != 1 || !strings.Contains(err.Error(), "503 Service Unavailable; try again later (for ") || !strings.Contains(err.Error(), "and 7 more)") {
+	if !errors.As(err, &ce) || len(ce.Problems) != 1 || !strings.Contains(err.Error(), "503 Service Unavailable: the server has trouble; try again later (tried 2 times) (for ") || !strings.Contains(err.Error(), "and 7 more)") {
 		t.Fatal(err)
 	}
 	// Not each of them tried each time: those under way at once at most.
-	if n := ix.asked("GET /simple/p"); n > parallel*2 {
+	if n := ix.asked("GET /simple/p"); n > (parallel+maxTroubles-1)*2 {
 		t.Errorf("%d requests to an index that is down", n)
 	}
 	if ix.max > parallel {
@@ -235,13 +235,19 @@ func TestWhereItLooks(t *testing.T) {
 		t.Errorf("the lock's index went before the person's: %v", err)
 	}
 	own := client(t, Options{})
-	if places, err := own.places(lock); err != nil || len(places) != 1 || places[0].String() != second.simple()+"/" {
+	theirs := &pylock.Lock{IndexURL: "https://e.example/simple", ExtraIndex: []string{"https://f.example/simple"}}
+	if places, err := own.places(theirs); err != nil || len(places) != 2 || places[0].String() != "https://e.example/simple/" || places[1].String() != "https://f.example/simple/" {
 		t.Error(places, err)
 	}
 	if places, err := own.places(&pylock.Lock{}); err != nil || len(places) != 1 || places[0].String() != DefaultIndex {
 		t.Error(places, err)
 	}
-	if places, err := own.places(&pylock.Lock{NoIndex: true, IndexURL: second.simple()}); err != nil || len(places) != 0 {
+	// --no-index of a lock leaves the person's index alone.
+	theirs.NoIndex = true
+	if places, err := own.places(theirs); err != nil || len(places) != 0 {
+		t.Error(places, err)
+	}
+	if places, err := c.places(theirs); err != nil || len(places) != 1 || places[0] != c.index {
 		t.Error(places, err)
 	}
 	if places, err := client(t, Options{Offline: true}).places(lock); err != nil || len(places) != 0 {
@@ -320,7 +326,7 @@ func TestNoFolder(t *testing.T) {
 	if _, err := New(Options{}); err == nil {
 		t.Error("no cache")
 	}
-	for _, u := range []string{"ftp://e.example/", "e.example/simple", "https://", "https://e.example/simple?x=secret", "file:///srv", "https://e.example/%zz"} {
+	for _, u := range []string{"ftp://e.example/", "e.example/simple", "https://", "https://e.example/simple?x=secret", "https://e.example/simple?", "file:///srv", "https://e.example/%zz"} {
 		if _, err := New(Options{Cache: t.TempDir(), IndexURL: u}); err == nil || !strings.Contains(err.Error(), "--index-url") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", u, err)
 		}
@@ -356,7 +362,7 @@ func TestPylock(t *testing.T) {
 	foreign := entry("url = '"+ix.URL+"/files/"+mac.name+"'", "size = 3, ", mac)
 	local := entry("path = 'dist/kept-under-another-name', name = '"+own.name+"'", "", own)
 
-	c := client(t, Options{})
+	c := client(t, Options{IndexURL: ix.simple()})
 	chosen, err := c.Choose(bounded(t), pylockOf(t, dir, foreign, web), guest)
 	if err != nil || chosen[0].File != pure.name || chosen[0].Bytes != int64(len(pure.bytes())) || strings.Contains(chosen[0].URL, "token") {
 		t.Fatalf("%+v, %v", chosen, err)
@@ -368,7 +374,7 @@ func TestPylock(t *testing.T) {
 		t.Error(err)
 	}
 	// What is in the cache needs no network.
-	offline := client(t, Options{Offline: true, Cache: c.o.Cache})
+	offline := client(t, Options{Offline: true, Cache: c.o.Cache, IndexURL: ix.simple()})
 	chosen, err = offline.Choose(bounded(t), pylockOf(t, dir, foreign, web), guest)
 	if err != nil {
 		t.Fatal(err)
@@ -376,7 +382,7 @@ func TestPylock(t *testing.T) {
 	if _, err := offline.Fetch(bounded(t), chosen, nil); err != nil {
 		t.Error(err)
 	}
-	empty := client(t, Options{Offline: true})
+	empty := client(t, Options{Offline: true, IndexURL: ix.simple()})
 	if _, err := empty.Choose(bounded(t), pylockOf(t, dir, web), guest); !errors.Is(err, ErrChoice) || !strings.Contains(err.Error(), "the network is not to be used") {
 		t.Error(err)
 	}
@@ -399,10 +405,10 @@ func TestPylock(t *testing.T) {
 		pylockOf(t, dir, entry("path = 'dist', name = '"+own.name+"'", "", own)):                                             "no regular file",
 		pylockOf(t, dir, entry("path = 'dist/kept-under-another-name', name = '"+own.name+"'", "size = 5, ", own)):           "and the lock says 5",
 		pylockOf(t, dir, entry("url = 'http://e.example/"+own.name+"'", "", own)):                                            "https is wanted",
-		pylockOf(t, dir, entry("url = '"+ix.URL+"/files/gone/"+pure.name+"'", "", pure)):                                     "the server does not have it",
+		pylockOf(t, dir, entry("url = '"+ix.URL+"/files/gone/"+pure.name+"'", "", pure)):                                     "it does not have this file; the index may have taken it away; lock again",
 		pylockOf(t, dir, entry("url = '"+ix.URL+"/files/"+pure.name+"'", fmt.Sprintf("size = %d, ", MaxWheelBytes+1), pure)): "more than the",
 	} {
-		if _, err := client(t, Options{}).Choose(bounded(t), lock, guest); !errors.Is(err, ErrChoice) || !strings.Contains(err.Error(), want) {
+		if _, err := client(t, Options{IndexURL: ix.simple()}).Choose(bounded(t), lock, guest); !errors.Is(err, ErrChoice) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nwant %q", err, want)
 		}
 	}
@@ -461,11 +467,13 @@ func TestPages(t *testing.T) {
 			}
 			var got []string
 			for _, l := range links {
-				if l.barred {
+				switch u := l.url(); {
+				case u == nil:
+				case !mayLink(l.from, u):
 					got = append(got, "barred")
-					continue
+				default:
+					got = append(got, u.String()+" "+l.sha256)
 				}
-				got = append(got, l.url.String()+" "+l.sha256)
 			}
 			if err != nil || strings.Join(got, "|") != c.want {
 				t.Errorf("%q, %v", strings.Join(got, "|"), err)
@@ -510,7 +518,10 @@ func checkPage(t *testing.T, kind string, body []byte) {
 		return
 	}
 	for _, l := range links {
-		if l.url.Scheme != "https" && !l.barred || l.url.Host == "" || l.url.User != nil || l.url.Fragment != "" || l.sha256 != "" && len(l.sha256) != 64 || l.bytes < 0 {
+		if u := l.url(); u != nil && (u.Scheme != "https" && mayLink(l.from, u) || u.Host == "" || u.User != nil || u.Fragment != "") {
+			t.Fatalf("%v", u)
+		}
+		if l.sha256 != "" && len(l.sha256) != 64 || l.bytes < 0 || len(l.file) > maxFileBytes || len(l.ref) > maxAddressBytes {
 			t.Fatalf("%+v", l)
 		}
 		if r := l.reasonText(); len(r) > 2000 || strings.ContainsAny(r, "\n\x1b\x00") {

@@ -42,6 +42,8 @@ type Options struct {
 	// tries, backoff and timeout of requests; tests shorten them.
 	tries            int
 	backoff, timeout time.Duration
+	// free is how many bytes a folder's disk has; tests say how many.
+	free func(dir string) (uint64, error)
 }
 
 // Client finds and fetches wheels. Its methods are safe for concurrent use.
@@ -115,13 +117,17 @@ func checkFolder(dir string) (string, error) {
 // parsePlace reads an index's address.
 func parsePlace(address string) (*place, error) {
 	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || len(address) > maxAddressBytes {
 		return nil, errors.New("want an https address such as " + DefaultIndex)
 	}
 	p := &place{base: u, user: u.User}
 	u.User = nil
-	u.Path = strings.TrimRight(u.Path, "/") + "/"
-	u.RawPath = ""
+	// As it was written: "a%2Fb" is one part of a path.
+	raw := strings.TrimRight(u.EscapedPath(), "/") + "/"
+	if u.Path, err = url.PathUnescape(raw); err != nil {
+		return nil, errors.New("want an https address such as " + DefaultIndex)
+	}
+	u.RawPath = raw
 	return p, nil
 }
 
@@ -130,8 +136,19 @@ func (p place) project(name string) string { return p.base.JoinPath(name).String
 
 // sendsTo tells whether an address is on the index's own host, which may see its
 // credentials.
-func (p place) sendsTo(u *url.URL) bool {
-	return u.Scheme == p.base.Scheme && u.Host == p.base.Host
+func (p place) sendsTo(u *url.URL) bool { return origin(u) == origin(p.base) }
+
+// origin is what has to be the same for two addresses to be of one server.
+func origin(u *url.URL) string {
+	port := u.Port()
+	switch {
+	case port != "":
+	case u.Scheme == "https":
+		port = "443"
+	case u.Scheme == "http":
+		port = "80"
+	}
+	return u.Scheme + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }
 
 // checkRedirect lets a server send us on, but not from https to http, nor from http
@@ -141,36 +158,57 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	switch {
 	case len(via) > maxRedirects:
 		return fmt.Errorf("%w more than %d times", fetch.ErrRedirect, maxRedirects)
+	case len(req.URL.String()) > maxAddressBytes:
+		return fmt.Errorf("%w to an address of more than %d bytes", fetch.ErrRedirect, maxAddressBytes)
 	case !mayLink(last, req.URL):
 		return fmt.Errorf("%w from %s://%s to %.200s://%.200s", fetch.ErrRedirect, last.Scheme, last.Host, req.URL.Scheme, req.URL.Host)
 	}
 	req.URL.User = nil // the client would send it
+	// It has the address before, and with that its query.
+	req.Header.Del("Referer")
 	return nil
 }
 
 // mayLink tells whether a page at from may name to: https, or what is on its own
-// host by the same means. A page of this machine may name all of it.
+// host by the same means. Only a page of this machine may name what is on it.
 func mayLink(from, to *url.URL) bool {
 	switch {
-	case to.Host == "":
+	case to.Host == "", isHere(to) && !isHere(from):
 		return false
 	case to.Scheme == "https":
 		return true
 	}
-	same := strings.EqualFold(to.Hostname(), from.Hostname()) || isLoopback(to) && isLoopback(from)
+	same := strings.EqualFold(to.Hostname(), from.Hostname()) || isHere(to)
 	return to.Scheme == "http" && from.Scheme == "http" && same
 }
 
-// mayLock tells whether a lock file may name an address: https, or http on this
-// machine or on the host of the index that the person named.
+// onlyNamed says what a lock may name.
+const onlyNamed = "https is wanted in a lock file, and no address of this machine, unless --index-url names the same host"
+
+// mayLock tells whether a lock file may name an address: https that is not on this
+// machine, or else what is on the host of the index that the person named, by http only
+// if that was.
 func (c *Client) mayLock(u *url.URL) bool {
-	named := c.index != nil && c.index.base.Scheme == "http" && strings.EqualFold(c.index.base.Hostname(), u.Hostname())
-	return u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && (isLoopback(u) || named))
+	named := c.index != nil && strings.EqualFold(c.index.base.Hostname(), u.Hostname())
+	switch {
+	case u.Host == "", isHere(u) && !named:
+		return false
+	case u.Scheme == "https":
+		return true
+	}
+	return u.Scheme == "http" && named && c.index.base.Scheme == "http"
 }
 
-func isLoopback(u *url.URL) bool {
-	ip := net.ParseIP(u.Hostname())
-	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+// isHere tells whether an address says of itself that it is this machine. A number
+// that is not written as an address counts as such: it may stand for one.
+func isHere(u *url.URL) bool {
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	name, _, _ := strings.Cut(host, "%") // the zone of an address
+	if ip := net.ParseIP(name); ip != nil {
+		return ip.IsLoopback() || ip.IsUnspecified()
+	}
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	return host == "" || last == "localhost" || strings.Trim(last[:1], "0123456789") == ""
 }
 
 func (c *Client) log() *slog.Logger {

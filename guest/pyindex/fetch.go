@@ -2,16 +2,20 @@ package pyindex
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/pybox/pybox/guest/fetch"
+	"github.com/pybox/pybox/guest/nospace"
 )
 
 // archive is what package fetch calls where wheels are from.
@@ -28,6 +32,9 @@ const (
 // download was cut off it goes on. Errors are those of package fetch. progress may
 // be nil; it is called from several goroutines.
 func (c *Client) Fetch(ctx context.Context, list []Chosen, progress func(fetch.Progress)) ([]string, error) {
+	if err := c.checkRoom(list); err != nil {
+		return nil, err
+	}
 	paths := make([]string, len(list))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallel)
@@ -67,7 +74,57 @@ func (c *Client) fetchOne(ctx context.Context, ch Chosen, progress func(fetch.Pr
 		f.Client = c.withCredentials(ch.place)
 		f.Sources = []fetch.Source{fetch.One("the index", address)}
 	}
-	return f.Get(ctx, fetch.Item{Archive: archive, Path: ch.File, Bytes: ch.Bytes, SHA256: ch.SHA256})
+	file, err := f.Get(ctx, item(ch))
+	if ch.doubt != "" && errors.Is(err, fetch.ErrDigest) {
+		return "", fmt.Errorf("%s is %w that the lock has: %s", ch.File, fetch.ErrDigest, ch.doubt)
+	}
+	return file, err
+}
+
+func item(ch Chosen) fetch.Item {
+	return fetch.Item{Archive: archive, Path: ch.File, Bytes: ch.Bytes, SHA256: ch.SHA256}
+}
+
+// checkRoom makes sure, before anything is asked for, that there is room for what is
+// not in the cache. Where that cannot be told it is found out on the way.
+func (c *Client) checkRoom(list []Chosen) error {
+	f := fetch.Fetcher{Dir: c.o.Cache}
+	var need int64
+	for _, ch := range list {
+		if len(ch.SHA256) != 64 {
+			continue // Get says so
+		}
+		final, part := f.Places(item(ch))
+		if st, err := os.Lstat(final); err == nil && st.Size() == ch.Bytes {
+			continue
+		}
+		need += ch.Bytes
+		if st, err := os.Lstat(part); err == nil {
+			need -= min(st.Size(), ch.Bytes)
+		}
+	}
+	free := c.o.free
+	if free == nil {
+		free = freeBytes
+	}
+	if room, err := free(c.o.Cache); err != nil || need <= 0 || uint64(need) <= room {
+		return nil
+	}
+	return nospace.Explain(syscall.ENOSPC, "what is to be downloaded", c.o.Cache, need, "set PYBOX_CACHE to a folder on another disk")
+}
+
+// freeBytes is the room on the disk of a folder, which need not be there yet.
+func freeBytes(dir string) (uint64, error) {
+	for {
+		var st unix.Statfs_t
+		err := unix.Statfs(dir, &st)
+		parent := filepath.Dir(dir)
+		if errors.Is(err, fs.ErrNotExist) && parent != dir {
+			dir = parent
+			continue
+		}
+		return st.Bavail * uint64(st.Bsize), err
+	}
 }
 
 // fetchAddress is where a wheel is.

@@ -88,12 +88,12 @@ func TestServersThatLie(t *testing.T) {
 			own.handler, own.sizeLie = c.handler, c.lie
 			ix := newIndex(t, own)
 			o := client(t, Options{IndexURL: ix.simple(), tries: 1})
-			if name == "silent" {
-				o.o.timeout = time.Second
-			}
 			chosen, err := o.Choose(bounded(t), lockOf(t, pin("a==1.0", f)), guest)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if name == "silent" {
+				o.o.timeout = time.Second // of what is silent, and of nothing before
 			}
 			paths, err := o.Fetch(bounded(t), chosen, nil)
 			if c.want == nil {
@@ -153,10 +153,10 @@ func TestPagesThatAreNone(t *testing.T) {
 	}{
 		"type":          {answer(200, "application/pdf", "%PDF"), "the address of an index often ends in /simple", 1},
 		"broken JSON":   {answer(200, typeJSON, `{"files":`), "not a page of a package index", 1},
-		"empty page":    {answer(200, typeLegacy, ""), "no package of that name", 1},
+		"empty page":    {answer(200, typeLegacy, ""), "/simple/ lists no file of it", 1},
 		"no permission": {answer(401, typeLegacy, ""), "a name and password may be missing in --index-url", 1},
 		"teapot":        {answer(418, typeLegacy, ""), "418", 1},
-		"down":          {answer(502, typeLegacy, ""), "502 Bad Gateway; try again later", 2},
+		"down":          {answer(502, typeLegacy, ""), "502 Bad Gateway: the server has trouble; try again later", 2},
 		"too large": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Type", typeLegacy)
 			chunk := bytes.Repeat([]byte(" "), 1<<20)
@@ -172,7 +172,7 @@ func TestPagesThatAreNone(t *testing.T) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = io.WriteString(w, "<a href=x>")
 			return true
-		}, "could not be asked: unexpected EOF", 2},
+		}, "could not be asked: the transfer was cut", 2},
 		"slow": {func(_ http.ResponseWriter, r *http.Request) bool {
 			<-r.Context().Done()
 			return true

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -19,20 +18,52 @@ import (
 // Defaults of requests for pages. The time is for one request with its body.
 const (
 	defaultTries   = 3
-	defaultBackoff = 500 * time.Millisecond
 	defaultTimeout = 90 * time.Second
-	maxBackoff     = 10 * time.Second
 )
 
-// errNotThere: the server does not know the project.
-var errNotThere = errors.New("the server does not have it")
+// Sentinels beside those of package fetch.
+var (
+	errLate  = errors.New("it did not answer in time")
+	errLogin = errors.New("a name and password may be missing in --index-url")
+)
 
-// passing marks a fault that may pass.
-type passing struct{ error }
+// elsewhere is an error of a host that an index sent us to.
+type elsewhere struct {
+	host string
+	err  error
+}
 
-func (p passing) Unwrap() error { return p.error }
+func (e *elsewhere) Error() string {
+	return fmt.Sprintf("%.200s, to which it redirects: %v", e.host, e.err)
+}
+func (e *elsewhere) Unwrap() error { return e.err }
 
-// project asks an index for a project's files. The error matches errNotThere where it
+// fault is whose an error is.
+type fault int
+
+const (
+	faultNone     fault = iota // there is none, or the project is not known
+	faultOfPage                // one project's
+	faultOfHost                // the index cannot be reached
+	faultOfEither              // the index has trouble, at least with this project
+)
+
+func faultOf(err error) fault {
+	var other *elsewhere
+	switch {
+	case err == nil, errors.Is(err, fetch.ErrGone):
+		return faultNone
+	case errors.As(err, &other), errors.Is(err, errPage):
+		return faultOfPage
+	case errors.Is(err, fetch.ErrConnect):
+		return faultOfHost
+	case errors.Is(err, errLate), errors.Is(err, errLogin), fetch.IsTransient(err):
+		return faultOfEither
+	}
+	return faultOfPage
+}
+
+// project asks an index for a project's files. The error matches fetch.ErrGone where it
 // has none of that name.
 func (c *Client) project(ctx context.Context, p *place, name string) (links []link, err error) {
 	err = c.retry(ctx, func() error {
@@ -44,22 +75,8 @@ func (c *Client) project(ctx context.Context, p *place, name string) (links []li
 
 // retry calls fn until it succeeds, or fails with what time does not mend.
 func (c *Client) retry(ctx context.Context, fn func() error) error {
-	pause := cmp.Or(c.o.backoff, defaultBackoff)
-	for try := 1; ; try++ {
-		err := fn()
-		var soft passing
-		if err == nil || !errors.As(err, &soft) || ctx.Err() != nil || try == cmp.Or(c.o.tries, defaultTries) {
-			return err
-		}
-		wait := time.NewTimer(min(pause, maxBackoff))
-		pause *= 2
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
-			return ctx.Err()
-		}
-	}
+	f := fetch.Fetcher{Tries: cmp.Or(c.o.tries, defaultTries), Backoff: c.o.backoff}
+	return f.Retry(ctx, fn)
 }
 
 func (c *Client) projectOnce(ctx context.Context, p *place, name string) ([]link, error) {
@@ -93,52 +110,49 @@ func (c *Client) request(ctx context.Context, method, address string, p *place, 
 	}
 	resp, err := c.withCredentials(p).Do(req)
 	if err != nil {
-		return nil, requestError(ctx, err)
+		at := req.URL
+		var ue *url.Error
+		if errors.As(err, &ue) {
+			if u, e := url.Parse(ue.URL); e == nil {
+				at = u
+			}
+		}
+		return nil, byHost(req.URL, at, requestError(ctx, err))
 	}
 	if err := statusError(resp); err != nil {
 		_ = resp.Body.Close()
-		return nil, err
+		return nil, byHost(req.URL, resp.Request.URL, err)
 	}
 	return resp, nil
 }
 
-func statusError(resp *http.Response) error {
-	code := resp.StatusCode
-	text := strconv.Itoa(code) + " " + http.StatusText(code)
-	switch {
-	case code == http.StatusOK, code == http.StatusPartialContent:
-		return nil
-	case code == http.StatusNotFound, code == http.StatusGone:
-		return errNotThere
-	case code == http.StatusUnauthorized, code == http.StatusForbidden:
-		return fmt.Errorf("it answered %s: a name and password may be missing in --index-url", text)
-	case code == http.StatusProxyAuthRequired:
-		return fmt.Errorf("the proxy answered %s: put its name and password into HTTPS_PROXY", text)
-	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= 500:
-		return passing{fmt.Errorf("it answered %s; try again later", text)}
+// byHost marks an error of another server than the one that was asked.
+func byHost(asked, at *url.URL, err error) error {
+	if origin(asked) == origin(at) || errors.Is(err, fetch.ErrRedirect) {
+		return err
 	}
-	return fmt.Errorf("it answered %s", text)
+	return &elsewhere{at.Host, err}
+}
+
+// statusError says what an answer means, nil for 200 and 206.
+func statusError(resp *http.Response) error {
+	err := fetch.StatusError(resp, goneAdvice)
+	switch resp.StatusCode {
+	case http.StatusUnauthorized:
+		return fmt.Errorf("%w: %w", err, errLogin)
+	case http.StatusForbidden:
+		return fmt.Errorf("%w: %v", err, errLogin) // for this project perhaps
+	}
+	return err
 }
 
 // requestError sorts what the HTTP client reports, without the address, which may
 // have a secret in it.
 func requestError(ctx context.Context, err error) error {
-	var ue *url.Error
-	if errors.As(err, &ue) {
-		err = ue.Err
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %w", errLate, ctx.Err())
 	}
-	var dns *net.DNSError
-	switch {
-	case errors.Is(err, fetch.ErrRedirect):
-		return err
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("it did not answer in time: %w", ctx.Err())
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case errors.As(err, &dns) && dns.IsNotFound:
-		return fmt.Errorf("there is no address for the host %s", dns.Name)
-	}
-	return passing{err}
+	return fetch.RequestError(ctx, err)
 }
 
 // sizeOf asks a server how many bytes a file has.
@@ -161,8 +175,7 @@ func (c *Client) sizeOnce(ctx context.Context, address string, p *place) (int64,
 			return resp.ContentLength, nil
 		}
 	}
-	var soft passing
-	if errors.As(err, &soft) || errors.Is(err, errNotThere) || ctx.Err() != nil {
+	if fetch.IsTransient(err) || errors.Is(err, fetch.ErrGone) || ctx.Err() != nil {
 		return 0, err
 	}
 	resp, err = c.request(ctx, http.MethodGet, address, p, "Accept-Encoding", "identity", "Range", "bytes=0-0")
