@@ -1,10 +1,12 @@
 package userimage
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,6 +29,9 @@ const (
 	packageLibc   = "libc6"
 )
 
+// digestChunk is how much is hashed between two looks at the context.
+const digestChunk = 16 << 20
+
 // machines are the guests' architectures as Python calls them.
 var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 
@@ -48,22 +53,31 @@ func (b *base) close() { _ = b.data.Close() }
 
 // openBase reads the base, the digest first. It must be closed, after which the tree
 // is of no use.
-func openBase(b Base, arch string) (*base, error) {
+func openBase(ctx context.Context, b Base, arch string) (*base, error) {
 	data, err := mapped.Open(b.File)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrBase, b.Name, err)
 	}
 	out := &base{Base: b, data: data}
-	if err := out.read(arch); err != nil {
+	if err := mapped.Guard(func() error { return out.read(ctx, arch) }); err != nil {
 		out.close()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		return nil, fmt.Errorf("%w: %s: %w", ErrBase, b.Name, err)
 	}
 	return out, nil
 }
 
-func (b *base) read(arch string) error {
-	sum := sha256.Sum256(b.data.Data())
-	if got := hex.EncodeToString(sum[:]); got != b.SHA256 || int64(len(b.data.Data())) != b.Bytes {
+func (b *base) read(ctx context.Context, arch string) error {
+	h := sha256.New()
+	for piece := range slices.Chunk(b.data.Data(), digestChunk) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		h.Write(piece)
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); got != b.SHA256 || int64(len(b.data.Data())) != b.Bytes {
 		return fmt.Errorf("its SHA-256 is %s, expected %s; 'pybox doctor' says more about the installed images", got, b.SHA256)
 	}
 	var err error

@@ -63,7 +63,7 @@ func (b *builder) dir() string { return filepath.Dir(b.Out) }
 
 func (b *builder) build(ctx context.Context) (*Result, error) {
 	var err error
-	if b.base, err = openBase(b.Base, b.Arch); err != nil {
+	if b.base, err = openBase(ctx, b.Base, b.Arch); err != nil {
 		return nil, err
 	}
 	defer b.base.close()
@@ -71,7 +71,7 @@ func (b *builder) build(ctx context.Context) (*Result, error) {
 	if err := b.readWheels(ctx); err != nil {
 		return nil, err
 	}
-	notes, err := checkComplete(b.base, b.packages())
+	notes, err := checkComplete(ctx, b.base, b.packages())
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (b *builder) build(ctx context.Context) (*Result, error) {
 	if err := b.install(ctx); err != nil {
 		return nil, err
 	}
-	if err := b.noteLibraries(); err != nil {
+	if err := b.noteLibraries(ctx); err != nil {
 		return nil, err
 	}
 	if err := b.compile(ctx); err != nil {
@@ -90,7 +90,7 @@ func (b *builder) build(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	b.progress("writing the image")
-	r.SHA256, r.Bytes, err = b.write()
+	r.SHA256, r.Bytes, err = b.write(ctx)
 	return r, err
 }
 
@@ -98,10 +98,11 @@ func (b *builder) build(ctx context.Context) (*Result, error) {
 // the lock does not matter.
 func (b *builder) readWheels(ctx context.Context) error {
 	if len(b.Wheels) > maxWheels {
-		return fmt.Errorf("%w: %d packages, at most %d", ErrIncomplete, len(b.Wheels), maxWheels)
+		return fmt.Errorf("%w: %d, at most %d", ErrTooMany, len(b.Wheels), maxWheels)
 	}
 	b.progress("unpacking %d wheels", len(b.Wheels))
 	b.items = make([]item, len(b.Wheels))
+	budget := wheel.NewBudget(limits.Entries, limits.Bytes)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, w := range b.Wheels {
@@ -109,7 +110,7 @@ func (b *builder) readWheels(ctx context.Context) error {
 			if err := b.usable(w); err != nil {
 				return err
 			}
-			r, err := wheel.Read(gctx, wheel.Source{Path: w.Path, File: w.File, SHA256: w.SHA256}, wheel.Options{TempDir: b.dir()})
+			r, err := wheel.Read(gctx, wheel.Source{Path: w.Path, File: w.File, SHA256: w.SHA256}, wheel.Options{TempDir: b.dir(), Budget: budget})
 			if err == nil {
 				b.items[i] = item{Wheel: w, read: r, dist: dist{Metadata: r.Metadata, wheel: r.File, extras: w.Extras}}
 			}
@@ -227,7 +228,7 @@ func (b *builder) provenance() Provenance {
 	for _, i := range b.items {
 		url := i.URL
 		if strings.HasPrefix(url, "file:") {
-			url = "" // equal inputs give equal bytes, wherever they lay
+			url = ""
 		}
 		extras := slices.Clone(i.Extras)
 		slices.Sort(extras)
@@ -250,8 +251,21 @@ func (b *builder) addProvenance(p Provenance) error {
 	return b.base.tree.WriteFile(ProvenancePath, text.Bytes(), tree.Attr{Mode: 0o644})
 }
 
+// ctxFile ends a long writing when ctx does.
+type ctxFile struct {
+	ctx context.Context
+	io.WriteSeeker
+}
+
+func (c ctxFile) Write(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.WriteSeeker.Write(p)
+}
+
 // write writes the image and returns its digest and size.
-func (b *builder) write() (digest string, size int64, err error) {
+func (b *builder) write(ctx context.Context) (digest string, size int64, err error) {
 	defer func() {
 		err = nospace.Explain(err, "the image", b.dir(), b.base.tree.Bytes(), "")
 	}()
@@ -264,7 +278,7 @@ func (b *builder) write() (digest string, size int64, err error) {
 			_ = os.Remove(b.Out)
 		}
 	}()
-	if err := erofs.Write(f, b.base.tree); err != nil {
+	if err := erofs.Write(ctxFile{ctx, f}, b.base.tree); err != nil {
 		return "", 0, err
 	}
 	if err := f.Sync(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pybox/pybox/guest/bytecode"
 	"github.com/pybox/pybox/guest/bytecode/bytecodetest"
@@ -151,6 +152,13 @@ func TestBuild(t *testing.T) {
 	if err := json.Unmarshal(tr.Lookup(userimage.ProvenancePath).Data, &p); err != nil {
 		t.Fatal(err)
 	}
+	a := r.Provenance.Packages[0]
+	if a.URL != "https://index.example/alpha-1.0-py3-none-any.whl" {
+		t.Errorf("the result has the address %q", a.URL)
+	}
+	for i := range r.Provenance.Packages {
+		r.Provenance.Packages[i].URL = "" // the image has none
+	}
 	if fmt.Sprint(p) != fmt.Sprint(r.Provenance) {
 		t.Errorf("the image says %+v\nthe result %+v", p, r.Provenance)
 	}
@@ -158,9 +166,9 @@ func TestBuild(t *testing.T) {
 		p.Lock.Kind != "requirements" || !p.Bytecode || len(p.Packages) != 2 {
 		t.Errorf("%+v", p)
 	}
-	a := p.Packages[0]
+	a = p.Packages[0]
 	if a.Name != "alpha" || a.Version != "1.0" || !slices.Equal(a.Extras, []string{"array"}) || a.Wheel != alpha.File() ||
-		a.URL != "https://index.example/alpha-1.0-py3-none-any.whl" || a.SHA256 != o.Wheels[1].SHA256 || a.Files != 9 || a.Bytes <= 0 || a.Summary != "A wheel for tests" {
+		a.SHA256 != o.Wheels[1].SHA256 || a.Files != 9 || a.Bytes <= 0 || a.Summary != "A wheel for tests" {
 		t.Errorf("%+v", a)
 	}
 	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "cannot compile 1 of the sources") || !strings.Contains(r.Notes[0], "/alpha/templates/bad.py") {
@@ -476,5 +484,90 @@ func TestOddSources(t *testing.T) {
 	r, tr := build(t, o)
 	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "nnn.py") || tr.Lookup(bytecode.Target(wheel.Site+"/odd/x.py")) == nil {
 		t.Errorf("%q", r.Notes)
+	}
+}
+
+// TestSameFromAnywhere: where a wheel was fetched from does not change the image.
+func TestSameFromAnywhere(t *testing.T) {
+	dir := t.TempDir()
+	w := source(t, dir, beta)
+	base := makeBase(t, baseFiles())
+	sums := map[string]bool{}
+	for _, url := range []string{"https://index.example/a/" + w.File, "https://mirror.example/b/" + w.File, "file:///home/x/" + w.File, ""} {
+		o := options(t, w)
+		o.Base, o.Wheels[0].URL = base, url
+		r, _ := build(t, o)
+		sums[r.SHA256] = true
+		if want := strings.TrimPrefix(url, "file:///home/x/"+w.File); r.Provenance.Packages[0].URL != want {
+			t.Errorf("%q instead of %q", r.Provenance.Packages[0].URL, want)
+		}
+	}
+	if len(sums) != 1 {
+		t.Errorf("%d images of one wheel", len(sums))
+	}
+}
+
+// TestChainedExtras: extras that ask for one another, in the worst order, are looked at
+// once each, up to a bound; and ctx is heard.
+func TestChainedExtras(t *testing.T) {
+	chain := func(n, more int) userimage.Wheel {
+		var req []string
+		for i := n - 1; i >= 0; i-- {
+			req = append(req, fmt.Sprintf("foo[e%d]; extra == 'e%d'", i+1, i))
+		}
+		req = append(req, "foo[e0]")
+		for i := range more {
+			req = append(req, fmt.Sprintf("x%d; extra == 'none'", i))
+		}
+		return source(t, t.TempDir(), wheeltest.Wheel{Name: "foo", Version: "1", Requires: req, Files: map[string]string{"foo.py": ""}})
+	}
+	start := time.Now()
+	build(t, options(t, chain(299, 3000)))
+	if took := time.Since(start); took > time.Minute {
+		t.Errorf("it took %v", took)
+	}
+	fails(t, options(t, chain(2000, 0)), userimage.ErrIncomplete, "more than 300 extras of foo 1 are asked for")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	o := options(t, chain(299, 3000))
+	o.Progress = func(line string) { // before the wheels are read: what reads them hears it as well
+		if strings.HasPrefix(line, "unpacking") {
+			cancel()
+		}
+	}
+	if _, err := userimage.Build(ctx, o); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// TestTooMany: that is not said to be a package that lacks another.
+func TestTooMany(t *testing.T) {
+	fails(t, options(t, make([]userimage.Wheel, 2001)...), userimage.ErrTooMany, "2001, at most 2000")
+}
+
+// TestCutShort: a base that is cut short while it is in use fails the build, which
+// leaves nothing behind and does not end the process.
+func TestCutShort(t *testing.T) {
+	files := baseFiles()
+	files["usr/big"] = strings.Repeat("x", 10<<20)
+	files["usr/lib/python3.13/big.py"] = "# " + strings.Repeat("x", 1<<20)
+	for _, at := range []string{"unpacking", "compiling", "writing"} {
+		o := options(t, source(t, t.TempDir(), beta))
+		o.Base = makeBase(t, files)
+		o.Compiler, o.BytecodeCache = &bytecodetest.Compiler{GuestArch: "amd64"}, t.TempDir()
+		o.Machine = func(context.Context) (bytecode.Machine, error) { return bytecode.Machine{}, nil }
+		cut := false
+		o.Progress = func(line string) {
+			if strings.HasPrefix(line, at) && !cut {
+				cut = true
+				if err := os.Truncate(o.Base.File, 4096); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		fails(t, o, userimage.ErrBase, "cut short")
+		if !cut {
+			t.Errorf("nothing about %s", at)
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package userimage
 
 import (
+	"context"
+
 	"github.com/pybox/pybox/guest/pep508"
 	"github.com/pybox/pybox/guest/pytag"
 )
@@ -15,7 +17,7 @@ type Interpreter struct {
 // Identify tells which Python a base has. It verifies the base, as Build does once
 // more. The error matches ErrBase.
 func Identify(b Base, arch string) (Interpreter, error) {
-	open, err := openBase(b, arch)
+	open, err := openBase(context.Background(), b, arch)
 	if err != nil {
 		return Interpreter{}, err
 	}

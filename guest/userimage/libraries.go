@@ -1,6 +1,7 @@
 package userimage
 
 import (
+	"context"
 	"fmt"
 	"path"
 	"slices"
@@ -14,7 +15,7 @@ import (
 // nothing in the image has. It is no error: many packages bring more than one uses,
 // and what a package has loaded itself needs no path. So a library counts as there
 // wherever it lies.
-func (b *builder) noteLibraries() error {
+func (b *builder) noteLibraries(ctx context.Context) error {
 	c, err := elfcheck.New(b.base.tree, b.Arch)
 	if err != nil {
 		return err
@@ -28,6 +29,9 @@ func (b *builder) noteLibraries() error {
 	for _, i := range b.items {
 		var lack []string
 		for _, p := range i.read.Paths() {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			n := b.base.tree.Lookup(p)
 			if n == nil || !elfcheck.IsELF(n.Data) {
 				continue

@@ -7,8 +7,9 @@ const ProvenancePath = "usr/share/pybox/image.json"
 // Schema is the format of the note.
 const Schema = "pybox.image/v1"
 
-// Provenance says where everything in an image is from. It depends on the inputs
-// only: there is no time in it, no path and no machine.
+// Provenance says where everything in an image is from. As it stands in the image it
+// depends on what the inputs are only: there is no time in it, no path, no address and
+// no machine.
 type Provenance struct {
 	Schema string         `json:"schema"`
 	Name   string         `json:"name"`
@@ -41,7 +42,7 @@ type Package struct {
 	Extras  []string `json:"extras,omitempty"`
 	Summary string   `json:"summary,omitempty"` // at most 200 bytes, without control characters
 	Wheel   string   `json:"wheel"`             // its file name
-	URL     string   `json:"url,omitempty"`     // where from, without credentials; "" for a local file
+	URL     string   `json:"-"`                 // where from, without credentials; "" for a local file
 	SHA256  string   `json:"sha256"`            // of the wheel
 	Files   int      `json:"files"`
 	Bytes   int64    `json:"bytes"` // of the installed files, without byte code

@@ -1,7 +1,9 @@
 // Package userimage makes an image of a person's own: an image of the installed
 // bundle with wheels in it, byte code and a note of where everything is from. It
-// asks no index and stores nothing but the file that it is told to make. Equal
-// inputs give equal bytes.
+// asks no index and stores nothing but the file that it is told to make. Equal wheels
+// on an equal base give equal bytes, whatever the order and the machine, with one
+// reservation: the byte code in it is what the guest of this machine made, of which no
+// more is checked than package bytecode says.
 package userimage
 
 import (
@@ -10,6 +12,7 @@ import (
 	"fmt"
 
 	"github.com/pybox/pybox/guest/bytecode"
+	"github.com/pybox/pybox/guest/mapped"
 )
 
 // Sentinels, to be tested with errors.Is. What a wheel may not be is package
@@ -19,6 +22,8 @@ var (
 	ErrBase = errors.New("unusable base image")
 	// ErrIncomplete: packages need others that are not there, or another Python.
 	ErrIncomplete = errors.New("the packages do not fit together")
+	// ErrTooMany: an image cannot have that many packages.
+	ErrTooMany = errors.New("too many packages")
 )
 
 // Base is the image to build on.
@@ -71,17 +76,24 @@ type Result struct {
 	File       string // Options.Out
 	SHA256     string // of the file, lower-case hex
 	Bytes      int64
-	Provenance Provenance
+	Provenance Provenance // with addresses, which the image has not
 	// Notes are sentences about what a person should know: modules that hide others,
 	// withdrawn wheels, libraries that nothing has, sources that cannot be compiled.
 	Notes []string
 }
 
 // Build makes an image. On an error it leaves nothing behind. Errors match ErrBase,
-// ErrIncomplete, those of the packages wheel, bytecode, tree and nospace, or ctx's.
-func Build(ctx context.Context, o Options) (*Result, error) {
+// ErrIncomplete, ErrTooMany, those of the packages wheel, bytecode, tree and nospace, or
+// ctx's.
+func Build(ctx context.Context, o Options) (r *Result, err error) {
 	b := &builder{Options: o}
-	r, err := b.build(ctx)
+	err = mapped.Guard(func() (err error) {
+		r, err = b.build(ctx)
+		return err
+	})
+	if errors.Is(err, mapped.ErrFault) && !errors.Is(err, ErrBase) {
+		err = fmt.Errorf("%w: %s: %w", ErrBase, o.Base.Name, err) // the other files have no names
+	}
 	if err != nil {
 		return nil, fmt.Errorf("image %.80q: %w", o.Name, err)
 	}
