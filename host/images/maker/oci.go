@@ -221,7 +221,11 @@ func (m *Maker) Export(ctx context.Context, name, file string) (_ *Exported, err
 	}
 	defer out.discard()
 	m.Events.line("writing %d files and folders", t.Len())
-	e, err := ociimage.Export(ctx, t, img.meta, &interruptible{ctx: ctx, WriteSeeker: out})
+	var e *ociimage.Exported
+	err = mapped.Guard(func() (err error) {
+		e, err = ociimage.Export(ctx, t, img.meta, &interruptible{ctx: ctx, WriteSeeker: out})
+		return err
+	})
 	if err != nil {
 		return nil, m.explainExport(err, file)
 	}
@@ -282,8 +286,15 @@ func load(ctx context.Context, file, sum string, size int64) (*content, error) {
 	}
 	c := &content{data: m.Data(), close: func() { _ = m.Close() }}
 	h := sha256.New()
-	if _, err := io.Copy(h, &reading{ctx: ctx, r: bytes.NewReader(c.data)}); err != nil {
+	err = mapped.Guard(func() error {
+		_, err := io.Copy(h, &reading{ctx: ctx, r: bytes.NewReader(c.data)})
+		return err
+	})
+	if err != nil {
 		c.close()
+		if errors.Is(err, mapped.ErrFault) {
+			err = fmt.Errorf("%w: %w", images.ErrDamaged, err)
+		}
 		return nil, err
 	}
 	if got := h.Sum(nil); hex.EncodeToString(got) != sum || int64(len(c.data)) != size {
