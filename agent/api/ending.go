@@ -38,7 +38,7 @@ const (
 // LeftCount.reason.
 const (
 	LeftNotAsked   = "not_asked"  // RunStart.collect is false
-	LeftTooMany    = "too_many"   // RunStart.files is reached, or MaxNames
+	LeftTooMany    = "too_many"   // RunStart.files is reached, or MaxNames; or more than MaxNotReturned before it did not fit
 	LeftTooLarge   = "too_large"  // RunStart.files_bytes would be exceeded
 	LeftTooDeep    = "too_deep"   // below more folders than are looked into; a folder stands for what is in it
 	LeftName       = "name"       // no name that RunFile could have

@@ -56,7 +56,7 @@ func Look(ctx context.Context, dir string, known *Known, b Bounds) (*Found, erro
 		return nil, fmt.Errorf("look at the working folder: %w", err)
 	}
 	f := &Found{root: root, others: newFirst(api.MaxNotReturned), unlisted: map[string]*agentv1.LeftCount{}}
-	l := &look{ctx: ctx, found: f, known: known, bounds: b, back: newFirst(int(b.Files)), buf: make([]byte, bufferBytes)}
+	l := &look{ctx: ctx, found: f, known: known, bounds: b, back: newFirst(int(b.Files) + api.MaxNotReturned), buf: make([]byte, bufferBytes)}
 	l.folder(root, "", 0)
 	l.choose()
 	return f, nil
@@ -121,9 +121,10 @@ type Sink struct {
 }
 
 // Send gives everything that comes back to sink, in order. A file that cannot be
-// opened does not come back. When stop ends no further file is begun, and Missing
-// tells. An error is the sink's, or tells that a file could not be read to its end:
-// then what was begun cannot be finished.
+// opened does not come back. When stop ends nothing more is sent, and Missing tells:
+// the last file may have been cut then, and the account has it all the same. An error
+// is the sink's, or tells that a file could not be read to its end: then what was begun
+// cannot be finished.
 func (f *Found) Send(stop context.Context, sink Sink) error {
 	all := f.files
 	f.files = nil
@@ -133,14 +134,14 @@ func (f *Found) Send(stop context.Context, sink Sink) error {
 			f.miss("%d of %d files were not sent: %v", len(all)-n, len(all), context.Cause(stop))
 			return nil
 		}
-		if err := f.send(file, sink, &buffers); err != nil {
+		if err := f.send(stop, file, sink, &buffers); err != nil {
 			return fmt.Errorf("send %q: %w", api.Text(file.GetName(), 100), err)
 		}
 	}
 	return nil
 }
 
-func (f *Found) send(file *agentv1.LeftFile, sink Sink, buffers *[2][]byte) error {
+func (f *Found) send(stop context.Context, file *agentv1.LeftFile, sink Sink, buffers *[2][]byte) error {
 	if file.GetFolder() {
 		f.files = append(f.files, file)
 		return sink.Begin(file)
@@ -156,6 +157,10 @@ func (f *Found) send(file *agentv1.LeftFile, sink Sink, buffers *[2][]byte) erro
 		return err
 	}
 	for left := file.GetBytes(); left > 0; {
+		if stop.Err() != nil {
+			f.miss("%q was cut, with %d of its %d bytes not sent: %v", file.GetName(), left, file.GetBytes(), context.Cause(stop))
+			return nil
+		}
 		b := buffers[0]
 		if b == nil {
 			b = make([]byte, api.MaxDataPiece)

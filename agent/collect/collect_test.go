@@ -337,6 +337,14 @@ func TestBoundsOfWhatComesBack(t *testing.T) {
 	}
 }
 
+// A place that a file has not taken, since it did not fit, goes to the next.
+func TestPlacesOfWhatDoesNotFit(t *testing.T) {
+	dir := folder(t, map[string]string{"a": "666666", "b": "666666", "c": "1", "d": "1"})
+	s, left := lookAt(t, dir, NewKnown(), Bounds{2, 10, true})
+	same(t, "what came back", s.names, []string{"a", "c"})
+	same(t, "others", others(left), []string{"too_large b 6", "too_many d 1"})
+}
+
 // Sparse files of more bytes than there are cost nothing.
 func TestLookAtGiants(t *testing.T) {
 	dir := folder(t, map[string]string{"small": "x"})
@@ -462,6 +470,30 @@ func TestSendEndsWithItsSink(t *testing.T) {
 		same(t, "what was sent", s.names, []string{"a"})
 		if s.data["a"] != "1" || f.Left().GetComplete() || !strings.Contains(f.Missing(), "1 of 2 files were not sent: the client asked for it") {
 			t.Errorf("%q, %v", f.Missing(), f.Left())
+		}
+	})
+	t.Run("a stop in a file", func(t *testing.T) {
+		f := begun()
+		stop, cancel := context.WithCancelCause(t.Context())
+		s := &taken{}
+		sink := s.sink()
+		data := sink.Data
+		sink.Data = func(b []byte) error {
+			if len(s.data["b"]) > 0 { // this is its second piece
+				cancel(errors.New("the client asked for it"))
+			}
+			return data(b)
+		}
+		if err := f.Send(stop, sink); err != nil {
+			t.Fatal(err)
+		}
+		const size = 3 * api.MaxDataPiece
+		why := fmt.Sprintf(`"b" was cut, with %d of its %d bytes not sent: the client asked for it`, api.MaxDataPiece, size)
+		if len(s.data["b"]) != 2*api.MaxDataPiece || f.Missing() != why {
+			t.Errorf("%d bytes were sent, missing %q", len(s.data["b"]), f.Missing())
+		}
+		if left := f.Left(); left.GetComplete() || len(left.GetFiles()) != 2 || left.GetFiles()[1].GetBytes() != size {
+			t.Errorf("the account has not what was begun: %v", left)
 		}
 	})
 	t.Run("another file", func(t *testing.T) {

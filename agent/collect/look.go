@@ -37,7 +37,7 @@ type look struct {
 	found  *Found
 	known  *Known
 	bounds Bounds
-	back   *first // what may come back
+	back   *first // what may come back, and some more for those of it that do not fit
 	seen   int
 	buf    []byte
 }
@@ -184,7 +184,7 @@ func (l *look) choose() {
 	names, bytes := 0, int64(0)
 	for _, i := range l.back.sorted() {
 		switch {
-		case names+len(i.name) > api.MaxNames:
+		case int64(len(l.found.files)) >= l.bounds.Files, names+len(i.name) > api.MaxNames:
 			l.found.lose(i, api.LeftTooMany)
 			continue
 		case bytes+i.bytes > l.bounds.Bytes:

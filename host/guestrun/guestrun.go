@@ -43,6 +43,9 @@ const (
 	// agent allows itself 13 s for it: to hear how the main process ended, to see
 	// the box empty, to read the rest of the output, to remove the box.
 	CancelWait = 15 * time.Second
+	// CancelMost bounds it where output comes meanwhile, of which there may be much
+	// on its way before the record: CancelWait is from the last piece on then.
+	CancelMost = 2 * time.Minute
 	// CompletionWait is how long the completion of a cleanup is waited for.
 	CompletionWait = time.Minute
 	// DefaultSilence is the default of Options.Silence.

@@ -56,6 +56,7 @@ type returning struct {
 	names  int             // bytes of all names
 	bytes  int64           // of all files
 	rest   int64           // bytes of the last one that are still to come
+	cut    bool            // the last one may end before that: the guest was asked to cancel
 }
 
 // file takes the beginning of a file.
@@ -110,10 +111,11 @@ func (l *returning) data(b []byte) error {
 	return nil
 }
 
-// agree holds a record's list against what came.
+// agree holds a record's list against what came. One that is cut counts as begun.
 func (l *returning) agree(m *agentv1.Left) error {
+	cut := l.rest > 0 && !(l.cut && !m.GetComplete())
 	same := slices.EqualFunc(l.files, m.GetFiles(), func(a, b *agentv1.LeftFile) bool { return proto.Equal(a, b) })
-	if l.rest > 0 || !same {
+	if cut || !same {
 		return broken("a record that disagrees on the files that came back")
 	}
 	return nil

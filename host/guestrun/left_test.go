@@ -296,6 +296,112 @@ func TestCancelAmongFiles(t *testing.T) {
 	})
 }
 
+// A run that is given up in the middle of a large file has its record: the file is cut.
+// One that the host did not give up may cut none.
+func TestCutFile(t *testing.T) {
+	cut := func(t *testing.T, cancel, complete bool) (*Result, *basket) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		g := newGuest(t, func(s *script) {
+			if !s.Begin() {
+				return
+			}
+			e, x := exitWith(0)
+			s.Exited(e, x)
+			s.LeaveFile(&agentv1.LeftFile{Name: "a", Bytes: 256 << 20})
+			for n := 0; n < 5; n++ { // a file that would take minutes
+				s.LeaveData(make([]byte, api.MaxDataPiece))
+				s.Sleep(time.Second)
+			}
+			if cancel {
+				stop()
+				<-s.Cancelled
+				s.Sleep(2 * time.Second)
+			}
+			r := s.Record(e, x, true)
+			r.Left.Complete = complete
+			s.Finish(r)
+		})
+		b := newBasket()
+		r := collecting(b)
+		r.Start.FilesBytes = 256 << 20
+		res, err := Run(ctx, g, r, nil, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if !b.discarded("a") || len(res.Left) != 1 || res.Left[0].Kept != nil {
+			t.Errorf("a part of a file is kept: %+v", res.Left)
+		}
+		if lost := len(g.Killed()) == 1; lost == (res.Record != nil) || lost != res.GuestLost {
+			t.Errorf("killed %q, the result is %+v", g.Killed(), res)
+		}
+		return res, b
+	}
+	synctest.Test(t, func(t *testing.T) {
+		res, _ := cut(t, true, false)
+		wantEnding(t, res, api.HowExited, api.ByProgram)
+		if len(res.Unknown) > 0 || !errors.Is(res.Left[0].Err, errNoClient) {
+			t.Errorf("the result is %+v", res)
+		}
+	})
+	for name, c := range map[string]struct{ cancel, complete bool }{
+		"nobody cancels":         {false, false},
+		"it says it is complete": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				res, _ := cut(t, c.cancel, c.complete)
+				wantEnding(t, res, api.HowVMLost, api.ByHost)
+			})
+		})
+	}
+}
+
+// A cancelled run whose output takes longer than CancelWait to come has its record, and
+// one whose output has no end has none.
+func TestCancelAmongOutput(t *testing.T) {
+	for name, c := range map[string]struct {
+		pieces int
+		every  time.Duration
+		record bool
+		took   time.Duration
+	}{
+		"much":        {10, CancelWait / 3, true, 10 * CancelWait / 3},
+		"without end": {1000, CancelWait / 3, false, CancelMost},
+		"silent":      {1, CancelWait + time.Second, false, CancelWait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				time.AfterFunc(time.Second, stop)
+				g := newGuest(t, func(s *script) {
+					if !s.Begin() {
+						return
+					}
+					e, x := exitWith(0)
+					s.Exited(e, x)
+					<-s.Cancelled
+					for range c.pieces {
+						s.Sleep(c.every)
+						s.Print(1, "x")
+					}
+					s.Finish(s.Record(e, x, true))
+				})
+				res, err := Run(ctx, g, request(), nil, Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantEnding(t, res, api.HowExited, api.ByProgram)
+				if took := res.Times.Ended.Sub(res.Times.Exited) - time.Second; took != c.took || (res.Record != nil) != c.record || len(g.Killed()) > 0 {
+					t.Errorf("it took %v, killed %q, the result is %+v", took, g.Killed(), res)
+				}
+			})
+		})
+	}
+}
+
 // A disk that is slow holds up the guest, and not the memory of the host.
 func TestBackPressure(t *testing.T) {
 	const size = 8 << 20

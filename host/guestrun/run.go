@@ -28,7 +28,7 @@ const lastWord = time.Second
 // change the events; it may keep them.
 //
 // When ctx ends the run is cancelled: the agent kills the box, and its record is
-// waited for up to CancelWait.
+// waited for up to CancelWait, or as CancelMost says.
 //
 // The error is not nil when there was no run: it matches api.ErrRequest for a
 // request that no guest takes, ErrNotTaken when this one did not, and the cause of
@@ -72,6 +72,7 @@ type run struct {
 
 	cancelling bool
 	cancelEnds time.Time // when a record that has not come is given up
+	cancelMost time.Time // what that is not put off beyond
 	over       bool
 	wall       time.Time
 	result     *Result
@@ -184,7 +185,10 @@ func (r *run) event(m *agentv1.RunEvent) {
 	case *agentv1.RunEvent_LeftData:
 		r.shelf.data(e.LeftData)
 		r.sign()
+		r.putOff(now)
 		return
+	case *agentv1.RunEvent_Output:
+		r.putOff(now)
 	case *agentv1.RunEvent_Admitted:
 		r.result.Times.Admitted = now
 		close(r.sender.admitted)
@@ -269,16 +273,28 @@ func (r *run) cancel() {
 		return
 	}
 	r.cancelling = true
-	r.cancelEnds = time.Now().Add(CancelWait)
+	r.order.left.cut = true
+	now := time.Now()
+	r.cancelEnds, r.cancelMost = now.Add(CancelWait), now.Add(CancelMost)
 	r.stopSend()
 	r.shelf.stop(errNoClient)
-	r.watch.sooner(plan{ask: time.Now().Add(AskAfter), kill: time.Now().Add(KillAfter)})
+	r.watch.sooner(plan{ask: now.Add(AskAfter), kill: now.Add(KillAfter)})
 	go func() {
 		ctx, cancel := context.WithTimeout(r.streamCtx, CancelWait)
 		defer cancel()
 		_, err := r.guest.CancelRun(ctx, connect.NewRequest(&agentv1.CancelRunRequest{Id: r.start.GetId()}))
 		r.cancelled <- err
 	}()
+}
+
+// putOff gives a cancelled run more time for its record, since a piece of what comes
+// before it has come.
+func (r *run) putOff(now time.Time) {
+	if ends := now.Add(CancelWait); r.cancelling && ends.Before(r.cancelMost) {
+		r.cancelEnds = ends
+	} else if r.cancelling {
+		r.cancelEnds = r.cancelMost
+	}
 }
 
 // cancelAnswered takes the answer to a cancellation. The agent need not know yet

@@ -110,7 +110,8 @@ func (r *run) ring() {
 	case r.cancelling && time.Now().Before(r.cancelEnds):
 		w.set(r.cancelEnds)
 	case r.cancelling:
-		r.endCancelled(fmt.Sprintf("the agent gave no record within %v of the cancellation", CancelWait))
+		since := time.Since(r.cancelMost.Add(-CancelMost)).Round(time.Second)
+		r.endCancelled(fmt.Sprintf("the agent gave no record within %v of the cancellation", since))
 	case time.Now().Before(w.giveUp):
 		w.set(w.giveUp)
 	default:

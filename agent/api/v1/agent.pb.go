@@ -1472,7 +1472,8 @@ func (x *LeftFile) GetFolder() bool {
 // Left is what the program left in its working folder.
 type Left struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Those that came back as left_file and left_data, in the same order, which is
+	// Those that came back as left_file and left_data (the last may be cut where the run
+	// was cancelled meanwhile: "complete" is false then), in the same order, which is
 	// that of the bytes of their names: a folder stands before what is in it. An
 	// input is among them where its content or its permission to be executed was
 	// changed, a folder where it was not there before the program.
