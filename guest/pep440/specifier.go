@@ -149,8 +149,5 @@ func (s Specifiers) Exact() (Version, bool) {
 	return Version{}, false
 }
 
-// Empty tells whether every version is admitted.
-func (s Specifiers) Empty() bool { return len(s.list) == 0 }
-
 // String is the list as it was written.
 func (s Specifiers) String() string { return s.text }

@@ -62,7 +62,7 @@ func (c *Client) fetchOne(ctx context.Context, ch Chosen, progress func(fetch.Pr
 	switch {
 	case ch.path != "":
 		dir, file := filepath.Split(ch.path)
-		f.Client = &http.Client{Transport: http.NewFileTransportFS(onlyRegular{os.DirFS(dir)})}
+		f.Client = &http.Client{Transport: http.NewFileTransportFS(onlyRegular(dir))}
 		f.Sources = []fetch.Source{fetch.One("the folder "+dir, (&url.URL{Scheme: "file", Path: "/" + file}).String())}
 	case c.o.Offline:
 		// Only the cache is left.
@@ -167,17 +167,16 @@ func (t credentials) RoundTrip(req *http.Request) (*http.Response, error) {
 	return next.RoundTrip(req)
 }
 
-// onlyRegular is a file system in which nothing else can be opened: a pipe would
-// hold the open for ever.
-type onlyRegular struct{ fs.FS }
+// onlyRegular is a folder in which nothing else can be opened.
+type onlyRegular string
 
-func (o onlyRegular) Open(name string) (fs.File, error) {
-	st, err := fs.Stat(o.FS, name)
+func (dir onlyRegular) Open(name string) (fs.File, error) {
+	if !fs.ValidPath(name) {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
+	}
+	f, _, err := openRegular(filepath.Join(string(dir), name))
 	if err != nil {
 		return nil, err
 	}
-	if !st.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
-	}
-	return o.FS.Open(name)
+	return f, nil
 }

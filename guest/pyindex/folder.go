@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/pybox/pybox/guest/pytag"
 )
@@ -49,24 +50,35 @@ func readFolders(dirs []string) (map[string][]local, error) {
 
 // digest reads a wheel and gives its SHA-256 and size.
 func (l local) digest(ctx context.Context) (string, int64, error) {
-	file := l.path
-	st, err := os.Stat(file)
-	switch {
-	case err != nil:
-		return "", 0, err
-	case !st.Mode().IsRegular():
-		return "", 0, fmt.Errorf("%s is no regular file", file)
-	case st.Size() <= 0 || st.Size() > MaxWheelBytes:
-		return "", 0, fmt.Errorf("%s has %d bytes; a wheel has 1 to %d", file, st.Size(), MaxWheelBytes)
-	}
-	f, err := os.Open(file)
+	f, size, err := openRegular(l.path)
 	if err != nil {
 		return "", 0, err
 	}
 	defer f.Close()
+	if size <= 0 || size > MaxWheelBytes {
+		return "", 0, fmt.Errorf("%s has %d bytes; a wheel has 1 to %d", l.path, size, MaxWheelBytes)
+	}
 	h := sha256.New()
 	n, err := io.Copy(h, io.LimitReader(reader{ctx, f}, MaxWheelBytes))
 	return hex.EncodeToString(h.Sum(nil)), n, err
+}
+
+// openRegular opens a file and gives its size. It does not wait, as opening a pipe
+// would, and what was opened is what is looked at.
+func openRegular(name string) (*os.File, int64, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", name)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, 0, err
+	}
+	return f, st.Size(), nil
 }
 
 // reader ends with its context.
