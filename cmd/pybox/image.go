@@ -191,7 +191,7 @@ same lock and base make the same image, to the byte.`,
 		Example: `  uv pip compile --generate-hashes --python-version 3.13 requirements.in -o lock.txt
   pybox image build mine --lock lock.txt
   pybox exec --image mine hello.py
-  pybox image build offline --lock lock.txt --find-links wheels/`,
+  pybox image build offline --lock lock.txt --offline --find-links wheels/`,
 		Args: imageArgs("NAME"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(c *cobra.Command, args []string) error {
 			b.Name, b.Replace = args[0], o.replace
@@ -207,6 +207,7 @@ same lock and base make the same image, to the byte.`,
 	f.StringVar(&b.Base, "base", defaultImage, "the `IMAGE` of PyBox to build upon")
 	f.StringVar(&b.IndexURL, "index-url", "", "`URL` of the package index")
 	f.StringArrayVar(&b.FindLinks, "find-links", nil, "`FOLDER` with wheels to look in first (repeatable)")
+	f.BoolVar(&b.Offline, "offline", false, "ask no index: wheels are in those folders, or in the cache\nwhere a pylock.toml names them")
 	f.BoolVar(&b.NoBytecode, "no-bytecode", false, "leave byte code out, and with it the VM that compiles it:\nimports are slower then")
 	o.flags(c)
 	mustComplete(c, "base", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

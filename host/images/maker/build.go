@@ -15,9 +15,6 @@ import (
 	"github.com/pybox/pybox/vm"
 )
 
-// maxLockBytes bounds a lock file: the largest in sight have some hundred kilobytes.
-const maxLockBytes = 16 << 20
-
 // Build is what a person wants to have built.
 type Build struct {
 	Name string
@@ -28,6 +25,9 @@ type Build struct {
 	// IndexURL and FindLinks are those of package pyindex.
 	IndexURL  string
 	FindLinks []string
+	// Offline asks no index: wheels are in the folders of FindLinks, or in the cache
+	// where the lock names the files.
+	Offline bool
 	// NoBytecode leaves the byte code out, and with it the VM that compiles it.
 	NoBytecode bool
 	// Replace puts the image in the place of one with its name.
@@ -107,7 +107,7 @@ func (m *Maker) explainBuild(err error) error {
 }
 
 func readLock(name string, py userimage.Interpreter) (*pylock.Lock, error) {
-	b, err := readBounded(name, maxLockBytes)
+	b, err := readBounded(name, pylock.MaxBytes)
 	if err != nil {
 		return nil, requestErr("--lock: %w", err)
 	}
@@ -117,7 +117,7 @@ func readLock(name string, py userimage.Interpreter) (*pylock.Lock, error) {
 // wheels brings the wheels of a lock into the cache.
 func (m *Maker) wheels(ctx context.Context, b Build, lock *pylock.Lock, py userimage.Interpreter) ([]userimage.Wheel, error) {
 	client, err := pyindex.New(pyindex.Options{
-		IndexURL: b.IndexURL, FindLinks: b.FindLinks, Cache: m.Cache, HTTP: m.HTTP, Log: m.log(),
+		IndexURL: b.IndexURL, FindLinks: b.FindLinks, Offline: b.Offline, Cache: m.Cache, HTTP: m.HTTP, Log: m.log(),
 	})
 	if err != nil {
 		return nil, requestErr("%w", err)
