@@ -64,6 +64,14 @@ func TestInterrupted(t *testing.T) {
 		t.Errorf("an import: %v", err)
 	}
 	b.leaves()
+	st, err := b.Store.Stage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	if err := write(ctx, st, baseTree(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("the writing of an image: %v", err)
+	}
 	if _, err := load(ctx, file, "", 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("the reading of an image: %v", err)
 	}
