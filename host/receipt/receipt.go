@@ -67,7 +67,8 @@ type Run struct {
 	// clock, in UTC.
 	StartedAt time.Time `json:"started_at"`
 	EndedAt   time.Time `json:"ended_at"`
-	// QueuedMS is the wait for room in the VM and for nothing else. It is no part of
+	// QueuedMS is the wait for room in the VM, and before that for the files that the run
+	// may leave, and for nothing else. It is no part of
 	// the program's time; null when the guest gave no record and it did not come to the box.
 	QueuedMS *float64 `json:"queued_ms"`
 	// HostElapsedMS is from the request to the verdict, by the host's monotonic

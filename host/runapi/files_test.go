@@ -26,7 +26,7 @@ import (
 // leave stores content as a run does, and gives its id.
 func (s *server) leave(content []byte) string {
 	s.t.Helper()
-	room, err := s.files.Reserve(s.ctx(), 1, int64(len(content)))
+	room, err := s.files.Reserve(s.ctx(), 1, int64(len(content)), nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func (s *server) leave(content []byte) string {
 // idle waits until nothing of what runs left is there.
 func (s *server) idle() {
 	s.t.Helper()
-	room, err := s.files.Reserve(s.ctx(), spool.MaxLeft, spool.MaxLeftBytes)
+	room, err := s.files.Reserve(s.ctx(), spool.MaxLeft, spool.MaxLeftBytes, nil)
 	if err != nil {
 		s.t.Fatalf("something of a run is still there: %v", err)
 	}

@@ -40,6 +40,7 @@ var kinds = []struct {
 	{runs.ErrImage, api.ProblemImage, "no such image", http.StatusNotFound, "'pybox image list' lists those that there are; one that was made since the VM started is in it after 'pybox vm restart'"},
 	{runs.ErrExists, api.ProblemExists, "the id is in use", http.StatusConflict, "choose another id, or none"},
 	{runs.ErrClosed, api.ProblemStopping, "the VM is stopping", http.StatusConflict, "start it again"},
+	{spool.ErrNoRoom, api.ProblemBusy, "no room", http.StatusServiceUnavailable, "fetch what earlier runs left and DELETE " + api.PathFiles + "/ID, or try again when other runs have ended"},
 	{runs.ErrBusy, api.ProblemBusy, "no room", http.StatusServiceUnavailable, "try again when other runs have ended"},
 	{errMemory, api.ProblemBusy, "no room", http.StatusServiceUnavailable, "try again when other runs have ended, or accept " + api.MediaEvents},
 	{errRequests, api.ProblemBusy, "no room", http.StatusServiceUnavailable, "try again when other runs have ended, or store large contents with POST " + api.PathFiles},

@@ -334,6 +334,7 @@ func TestProblems(t *testing.T) {
 		"exists":  {fmt.Errorf("%w: x", runs.ErrExists), 409, api.ProblemExists},
 		"closed":  {runs.ErrClosed, 409, api.ProblemStopping},
 		"busy":    {runs.ErrBusy, 503, api.ProblemBusy},
+		"no room": {fmt.Errorf("%w to keep what it leaves: %w", runs.ErrBusy, spool.ErrNoRoom), 503, api.ProblemBusy},
 		"taken":   {fmt.Errorf("%w: x", guestrun.ErrNotTaken), 502, api.ProblemNotRun},
 		"files":   {fmt.Errorf("%w: x", guestrun.ErrFiles), 502, api.ProblemNotRun},
 		"deleted": {errDeleted, 409, api.ProblemNotRun},
@@ -377,6 +378,16 @@ func TestSpoolProblems(t *testing.T) {
 		if p := h.problem(fmt.Errorf("why: %w", err)); p.Status != want || p.Type == "" || p.Next == "" {
 			t.Errorf("%v: %+v, want %d", err, p, want)
 		}
+	}
+}
+
+// Where what earlier runs left takes all the room, a client is told to delete it, and not
+// to wait for runs that have ended.
+func TestNoRoomForFiles(t *testing.T) {
+	h := New(Options{Log: slog.New(slog.DiscardHandler)})
+	p := h.problem(fmt.Errorf("%w to keep what it leaves: %w", runs.ErrBusy, spool.ErrNoRoom))
+	if p.Status != 503 || !strings.Contains(p.Next, "DELETE /v1/files/ID") {
+		t.Errorf("%+v", p)
 	}
 }
 

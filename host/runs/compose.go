@@ -102,12 +102,13 @@ func (c *composer) run() receipt.Run {
 	return r
 }
 
+// queued is the wait for room: the host's for what the run may leave, and the guest's.
 func (c *composer) queued() *float64 {
 	switch {
 	case c.rec != nil:
-		return new(receipt.MS(time.Duration(c.rec.GetQueuedNs())))
+		return new(receipt.MS(c.forRoom + time.Duration(c.rec.GetQueuedNs())))
 	case c.heard.admitted != nil:
-		return new(receipt.MS(time.Duration(c.heard.admitted.GetQueuedNs())))
+		return new(receipt.MS(c.forRoom + time.Duration(c.heard.admitted.GetQueuedNs())))
 	}
 	c.lack("run.queued_ms", "the run ended before the guest had said that there was room for it")
 	return nil

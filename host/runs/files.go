@@ -1,15 +1,16 @@
 package runs
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	agentapi "github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/guestrun"
 	"github.com/pybox/pybox/host/policy"
 	"github.com/pybox/pybox/host/receipt"
@@ -135,7 +136,14 @@ func (r *Run) room() (*spool.Room, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, r.s.o.QueueWait)
 	defer cancel()
-	room, err := r.s.o.Files.Reserve(ctx, r.start.GetFiles(), r.start.GetFilesBytes())
+	var asked time.Time
+	room, err := r.s.o.Files.Reserve(ctx, r.start.GetFiles(), r.start.GetFilesBytes(), func(ahead int) {
+		asked = time.Now()
+		r.tell(api.Event{Event: api.EventQueued, Ahead: &ahead})
+	})
+	if !asked.IsZero() {
+		r.forRoom = time.Since(asked)
+	}
 	switch {
 	case err == nil:
 		return room, nil
@@ -215,21 +223,27 @@ func leftFile(f guestrun.Left) receipt.File {
 	return r
 }
 
-// lackFiles says why the host has not kept what came back, or has lost it on the way.
+// lackFiles says why the host has not kept what came back, or has lost it on the way,
+// once for each reason.
 func (c *composer) lackFiles() {
-	n, why := 0, ""
+	var whys []string
+	names := map[string][]string{}
 	for _, f := range c.res.Left {
-		if leftFile(f).Reason == receipt.FileNotKept {
-			n++
-			why = cmp.Or(why, f.Err.Error())
+		if leftFile(f).Reason != receipt.FileNotKept {
+			continue
 		}
+		why := f.Err.Error()
+		if names[why] == nil {
+			whys = append(whys, why)
+		}
+		names[why] = append(names[why], f.Name)
 	}
-	switch n {
-	case 0:
-	case 1:
-		c.lack("the bytes of a file that the program left", why)
-	default:
-		c.lack(fmt.Sprintf("the bytes of %d files that the program left", n), why)
+	for _, why := range whys {
+		first, more := shown(names[why][0]), len(names[why])-1
+		if more > 0 {
+			first = fmt.Sprintf("%s and %d more", first, more)
+		}
+		c.lack(receipt.FactFiles+": the bytes of "+first, why)
 	}
 }
 

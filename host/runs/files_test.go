@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,8 @@ import (
 
 	agentapi "github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/guestrun"
 	"github.com/pybox/pybox/host/guestrun/guestruntest"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/host/spool"
@@ -225,7 +228,7 @@ func TestTwinsThatComeBack(t *testing.T) {
 		if jsonOf(t, reasons) != jsonOf(t, want) || content(t, files, rec.Program.Files[0].File) != "upper" {
 			t.Errorf("%v", reasons)
 		}
-		if lacks(rec, "the bytes of") {
+		if lacks(rec, "program.files: the bytes of") {
 			t.Errorf("a twin is not unknown: %+v", rec.Unknown)
 		}
 	})
@@ -307,7 +310,7 @@ func TestFilesThatAreNotKnown(t *testing.T) {
 					switch {
 					case u.Fact == receipt.FactFiles:
 						why = u.Why
-					case strings.HasPrefix(u.Fact, "the bytes of a file"):
+					case strings.HasPrefix(u.Fact, "program.files: the bytes of"):
 						notKept = u.Why
 					}
 				}
@@ -392,7 +395,7 @@ func TestRoomForFiles(t *testing.T) {
 			t.Errorf("they took %v", took)
 		}
 		// What stays fills everything but for one byte too few.
-		room, err := files.Reserve(t.Context(), 1, spool.MaxLeftBytes-256<<20)
+		room, err := files.Reserve(t.Context(), 1, spool.MaxLeftBytes-256<<20, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -437,8 +440,64 @@ func TestDiskFull(t *testing.T) {
 				t.Errorf("%+v", f)
 			}
 		}
-		if len(rec.Program.Files) != 3 || !lacks(rec, "the bytes of 3 files that the program left") || lacks(rec, receipt.FactFiles) {
+		if len(rec.Program.Files) != 3 || whyOf(rec, `program.files: the bytes of "a" and 2 more`) != spool.ErrClosed.Error() || whyOf(rec, receipt.FactFiles) != "" {
 			t.Errorf("%+v, unknown %+v", rec.Program.Files, rec.Unknown)
+		}
+	})
+}
+
+// What is not kept is told with the reason of each, and a file is told of once.
+func TestReasonsOfWhatIsNotKept(t *testing.T) {
+	full := fmt.Errorf("%w: no space", spool.ErrFull)
+	c := composer{Run: &Run{}, res: &guestrun.Result{}, listed: map[string]bool{}}
+	for name, err := range map[string]error{"a": full, "b": nil, "c": errGone, "d": full, "e": full, "f": twinError("b"), "g": errGone} {
+		c.res.Left = append(c.res.Left, guestrun.Left{Name: name, Err: err})
+	}
+	slices.SortFunc(c.res.Left, func(a, b guestrun.Left) int { return strings.Compare(a.Name, b.Name) })
+	c.left()
+	want := []receipt.Unknown{
+		{Fact: `program.files: the bytes of "a" and 2 more`, Why: full.Error()},
+		{Fact: `program.files: the bytes of "c" and 1 more`, Why: errGone.Error()},
+	}
+	if have := jsonOf(t, c.unknown); have != jsonOf(t, want) {
+		t.Errorf("unknown is %s, want %s", have, jsonOf(t, want))
+	}
+}
+
+// The wait for room for what a run may leave is told, and counts.
+func TestQueueForFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files, use := keeping(t)
+		b := newBench(t, leaving(func(*script) {}, func(r *agentv1.RunRecord) { r.QueuedNs = int64(time.Second) }), use)
+		room, err := files.Reserve(t.Context(), spool.MaxLeft, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(3*time.Second, room.Close)
+		for _, c := range []struct {
+			id     string
+			events string
+			ms     float64
+		}{
+			{"run-1", "accepted queued admitted", 4000},
+			{"run-2", "accepted admitted", 1000}, // there is room again
+		} {
+			var events []string
+			sink := nobody()
+			sink.Event = func(e api.Event) error {
+				events = append(events, e.Event)
+				if e.Event == api.EventQueued && (*e.Ahead != 0 || e.MS != 0) {
+					t.Errorf("%s: %+v", c.id, e)
+				}
+				return nil
+			}
+			rec, _, err := b.begin(t, c.id, collect).Do(t.Context(), sink)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ms := rec.Run.QueuedMS; ms == nil || *ms != c.ms || !strings.HasPrefix(strings.Join(events, " "), c.events) {
+				t.Errorf("%s: it waited %v ms, events %q", c.id, *ms, events)
+			}
 		}
 	})
 }
@@ -462,7 +521,7 @@ func TestCancelledAmongFiles(t *testing.T) {
 		}
 		wantEnding(t, rec, receipt.HowExited, receipt.ByProgram)
 		f := rec.Program.Files
-		if len(f) != 2 || content(t, files, f[0].File) != "hello" || f[1].Reason != receipt.FileNotKept || !lacks(rec, "the bytes of a file") {
+		if len(f) != 2 || content(t, files, f[0].File) != "hello" || f[1].Reason != receipt.FileNotKept || !lacks(rec, `program.files: the bytes of "b"`) {
 			t.Errorf("%+v, unknown %+v", f, rec.Unknown)
 		}
 	})
@@ -477,7 +536,7 @@ func TestNothingStaysOfNoRun(t *testing.T) {
 		if !errors.Is(err, ErrBusy) {
 			t.Errorf("%v", err)
 		}
-		room, err := files.Reserve(t.Context(), spool.MaxLeft, spool.MaxLeftBytes)
+		room, err := files.Reserve(t.Context(), spool.MaxLeft, spool.MaxLeftBytes, nil)
 		if err != nil {
 			t.Fatalf("its room is not given back: %v", err)
 		}

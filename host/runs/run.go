@@ -26,8 +26,9 @@ type Run struct {
 	image   bundle.Image
 	limits  policy.Limits
 	start   *agentv1.RunStart
-	began   time.Time // of the request, with the monotonic reading
-	at      time.Time // the same by Options.Now
+	began   time.Time     // of the request, with the monotonic reading
+	at      time.Time     // the same by Options.Now
+	forRoom time.Duration // the wait for room for what it may leave
 
 	ctx  context.Context // ends when the run is given up; its cause is a *cancellation
 	stop context.CancelCauseFunc

@@ -23,6 +23,10 @@ const (
 	MaxLeftBytes = 1 << 30
 )
 
+// ErrNoRoom: what other runs left, or may leave, takes all of MaxLeft or MaxLeftBytes. It
+// matches ErrTooMuch.
+var ErrNoRoom = fmt.Errorf("%w of what runs left", ErrTooMuch)
+
 // errMore: a file has more bytes than it was to have.
 var errMore = errors.New("storing the file: it has more bytes than it was to have")
 
@@ -37,31 +41,53 @@ type Room struct {
 }
 
 // Reserve waits for room for so many files of so many bytes together, until ctx ends.
-// Those who came first get theirs first. More than there can be at all is cut to that.
-// The error matches ErrTooMuch, or ErrClosed.
-func (s *Spool) Reserve(ctx context.Context, files, bytes int64) (*Room, error) {
+// Those who came first get theirs first, also where one who came later would fit. More
+// than there can be at all is cut to that. wait, unless it is nil, is called once, before
+// it waits, with how many wait already; it must not block. The error matches ErrNoRoom,
+// or ErrClosed.
+func (s *Spool) Reserve(ctx context.Context, files, bytes int64, wait func(ahead int)) (*Room, error) {
 	r := &Room{s: s, files: min(max(files, 0), s.max.left), bytes: min(max(bytes, 0), s.max.leftBytes)}
 	if s.isClosed() {
 		return nil, ErrClosed
 	}
 	s.Sweep()
-	if !acquire(ctx, s.leftFiles, r.files) {
+	waits := false
+	first := func() {
+		if waits {
+			return
+		}
+		waits = true
+		if ahead := int(s.waiting.Add(1)) - 1; wait != nil {
+			wait(ahead)
+		}
+	}
+	defer func() {
+		if waits {
+			s.waiting.Add(-1)
+		}
+	}()
+	if !acquire(ctx, s.leftFiles, r.files, first) {
 		return nil, noRoom("files")
 	}
-	if !acquire(ctx, s.leftBytes, r.bytes) {
+	if !acquire(ctx, s.leftBytes, r.bytes, first) {
 		s.leftFiles.Release(r.files)
 		return nil, noRoom("bytes")
 	}
 	return r, nil
 }
 
-// acquire takes n without waiting where that can be, whatever ctx says.
-func acquire(ctx context.Context, s *semaphore.Weighted, n int64) bool {
-	return s.TryAcquire(n) || s.Acquire(ctx, n) == nil
+// acquire takes n without waiting where that can be, whatever ctx says, and calls wait
+// before it waits.
+func acquire(ctx context.Context, s *semaphore.Weighted, n int64, wait func()) bool {
+	if s.TryAcquire(n) {
+		return true
+	}
+	wait()
+	return s.Acquire(ctx, n) == nil
 }
 
 func noRoom(what string) error {
-	return fmt.Errorf("%w: what other runs left, and those in progress may leave, is all the %s that may be kept", ErrTooMuch, what)
+	return fmt.Errorf("%w: that, and what runs in progress may leave, is all the %s that may be kept", ErrNoRoom, what)
 }
 
 // Close gives back what of the room was not used. It may be called more than once.
@@ -178,10 +204,13 @@ type leftFile struct {
 	gone    bool
 }
 
-// Read gives a file that a run has left. The error matches ErrNotFound.
+// Read gives a file that a run has left. The error matches ErrNotFound, or ErrClosed.
 func (s *Spool) Read(id string) (*Reader, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
 	s.sweep()
 	f := s.left[id]
 	if f == nil {
@@ -213,10 +242,13 @@ func (r *Reader) Close() error {
 }
 
 // Forget forgets a file, whether it waits for its run or a run left it. Who reads it can
-// go on. The error matches ErrNotFound.
+// go on. The error matches ErrNotFound, or ErrClosed.
 func (s *Spool) Forget(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
 	s.sweep()
 	if f := s.ready[id]; f != nil {
 		delete(s.ready, id)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -36,7 +37,7 @@ func soon(t *testing.T) context.Context {
 
 func reserve(t *testing.T, s *Spool, files, bytes int64) *Room {
 	t.Helper()
-	r, err := s.Reserve(t.Context(), files, bytes)
+	r, err := s.Reserve(t.Context(), files, bytes, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +141,7 @@ func TestReserve(t *testing.T) {
 		first := reserve(t, s, 2, 60)
 		second := reserve(t, s, 2, 40)
 		for what, room := range map[string][2]int64{"files": {1, 0}, "bytes": {0, 1}} {
-			if _, err := s.Reserve(soon(t), room[0], room[1]); !errors.Is(err, ErrTooMuch) || !strings.Contains(err.Error(), what) {
+			if _, err := s.Reserve(soon(t), room[0], room[1], nil); !errors.Is(err, ErrNoRoom) || !errors.Is(err, ErrTooMuch) || !strings.Contains(err.Error(), what) {
 				t.Errorf("no more %s: %v", what, err)
 			}
 		}
@@ -156,13 +157,13 @@ func TestReserve(t *testing.T) {
 			t.Errorf("a third of two files: %v", err)
 		}
 		// One who waits is served when there is room, before one who comes later.
-		var order []int
+		var order, told []int
 		var mu sync.Mutex
 		var wait sync.WaitGroup
 		got := make(chan struct{}, 2)
 		for i, bytes := range []int64{50, 1} {
 			wait.Go(func() {
-				r, err := s.Reserve(t.Context(), 1, bytes)
+				r, err := s.Reserve(t.Context(), 1, bytes, func(ahead int) { told = append(told, ahead) })
 				if err != nil {
 					t.Error(err)
 					return
@@ -185,6 +186,9 @@ func TestReserve(t *testing.T) {
 		if len(order) != 2 || order[0] != 0 {
 			t.Errorf("served in the order %v", order)
 		}
+		if !slices.Equal(told, []int{0, 1}) || s.waiting.Load() != 0 {
+			t.Errorf("told to wait behind %v, %d wait", told, s.waiting.Load())
+		}
 		first.Close()
 		c.add(Forget)
 		s.Sweep()
@@ -205,7 +209,7 @@ func TestReserveWithoutWaiting(t *testing.T) {
 	s, _ := open(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	r, err := s.Reserve(ctx, 1, 1)
+	r, err := s.Reserve(ctx, 1, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,13 +249,15 @@ func TestLeavingIsGivenUp(t *testing.T) {
 	if _, err := late.Publish(sha256.Sum256([]byte("abc"))); !errors.Is(err, ErrClosed) {
 		t.Errorf("published after the end: %v", err)
 	}
-	if _, err := s.Reserve(t.Context(), 1, 1); !errors.Is(err, ErrClosed) {
+	if _, err := s.Reserve(t.Context(), 1, 1, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("reserved after the end: %v", err)
 	}
 	if !s.idle() {
 		t.Error("room is not given back")
 	}
 }
+
+func second[T any](_ T, err error) error { return err }
 
 // The end of the spool leaves what is being read, and takes the rest.
 func TestCloseWhileSomebodyReads(t *testing.T) {
@@ -268,8 +274,10 @@ func TestCloseWhileSomebodyReads(t *testing.T) {
 		t.Errorf("created after the end: %v", err)
 	}
 	r.Close()
-	if _, err := s.Read(id); !errors.Is(err, ErrNotFound) {
-		t.Errorf("found after the end: %v", err)
+	for what, err := range map[string]error{"read": second(s.Read(id)), "taken": second(s.Take(id)), "forgotten": s.Forget(id)} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s after the end: %v", what, err)
+		}
 	}
 	if b, err := io.ReadAll(reading); err != nil || string(b) != "hello" {
 		t.Errorf("%q, %v", b, err)

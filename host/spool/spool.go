@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -67,6 +68,7 @@ type Spool struct {
 	max limits
 	// What is not taken of max.left and max.leftBytes.
 	leftFiles, leftBytes *semaphore.Weighted
+	waiting              atomic.Int32 // for that
 
 	mu     sync.Mutex
 	closed bool
@@ -293,10 +295,13 @@ func (s *Spool) Waiting() (forRuns, forClients int) {
 	return s.files - s.taken, len(s.left)
 }
 
-// Take gives a file to its one run. The error matches ErrNotFound.
+// Take gives a file to its one run. The error matches ErrNotFound, or ErrClosed.
 func (s *Spool) Take(id string) (*Handle, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
 	s.sweep()
 	f := s.ready[id]
 	if f == nil {

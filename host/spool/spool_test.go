@@ -215,7 +215,7 @@ func TestClose(t *testing.T) {
 	if err := <-done; !errors.Is(err, ErrClosed) {
 		t.Errorf("one that comes: %v", err)
 	}
-	if _, err := s.Take(id); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Take(id); !errors.Is(err, ErrClosed) {
 		t.Errorf("one that waits: %v", err)
 	}
 	if _, err := s.Put(strings.NewReader("")); !errors.Is(err, ErrClosed) {
@@ -375,7 +375,7 @@ func TestWaiting(t *testing.T) {
 	h.Close()
 	h.Close()
 	expect("the run has ended", 1, 0)
-	room, err := s.Reserve(t.Context(), 1, 3)
+	room, err := s.Reserve(t.Context(), 1, 3, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
