@@ -140,6 +140,8 @@ func statusError(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusUnauthorized:
 		return fmt.Errorf("%w: %w", err, errLogin)
+	case http.StatusProxyAuthRequired:
+		return fmt.Errorf("%w: %w", fetch.ErrConnect, err)
 	case http.StatusForbidden:
 		return fmt.Errorf("%w: %v", err, errLogin) // for this project perhaps
 	}

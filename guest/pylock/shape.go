@@ -1,6 +1,8 @@
 package pylock
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -14,7 +16,12 @@ const (
 	maxTOMLKeys  = 512 // of a table
 	maxTOMLParts = 8   // of a key, as in tool.uv.sources
 	maxTOMLSteps = 50_000_000
+	// maxTOMLCommas bounds what one expression can be made of before it is looked at:
+	// a wheel has five.
+	maxTOMLCommas = 300_000
 )
+
+var errIntricate = errors.New("it has more tables and keys than a lock has")
 
 // shape follows what the library remembers of a file: each part of a key, and each
 // table in an array. Where the two differ it has more.
@@ -35,6 +42,9 @@ type openedArray struct {
 // checkShape refuses a file that would take long or much to read. It says nothing of
 // what is no TOML: who reads the file does.
 func checkShape(data []byte) (line int, err error) {
+	if bytes.Count(data, []byte{','}) > maxTOMLCommas {
+		return 0, errIntricate
+	}
 	var p unstable.Parser
 	p.Reset(data)
 	var s shape
@@ -103,7 +113,7 @@ func (s *shape) remember(parts, among int) error {
 	case parts > maxTOMLParts:
 		return fmt.Errorf("a key of more than %d parts", maxTOMLParts)
 	case s.steps > maxTOMLSteps:
-		return fmt.Errorf("it has more tables and keys than a lock has")
+		return errIntricate
 	}
 	return nil
 }
