@@ -88,7 +88,8 @@ type Driver interface {
 	// this host. It returns a row for each need, met or not, within ctx.
 	Check(ctx context.Context) []Finding
 	// Start boots a machine and returns when the VMM has accepted the start;
-	// the guest may still be booting. ctx bounds the start only: once Start
+	// the guest may still be booting. The machine has its disks open then: their
+	// files may be removed. ctx bounds the start only: once Start
 	// has returned a Machine, that machine lives until its guest powers off,
 	// it is stopped, or this process ends. It never outlives this process.
 	// On an error nothing is left running.

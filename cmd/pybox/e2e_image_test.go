@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -139,7 +140,7 @@ func TestE2EImages(t *testing.T) {
 			t.Error("the VM is the same")
 		}
 		r := p.imageRecord("mine")
-		if in, _ := images.In(st, "mine", r.SHA256); in != images.PresenceYes || !r.Built.Bytecode || len(r.Packages) != 2 {
+		if in, _ := images.In(st, images.Of(r)); in != images.PresenceYes || !r.Built.Bytecode || len(r.Packages) != 2 {
 			t.Errorf("the VM has it: %s; record %+v", in, r)
 		}
 		out := p.exec("--image", "mine", prog)
@@ -168,16 +169,20 @@ func TestE2EImages(t *testing.T) {
 	t.Run("a VM in use", func(t *testing.T) {
 		p := p.in(t)
 		before := p.status().Guest.BootID
-		wait := p.start(nil, "exec", "--timeout", "30", "--image", "mine", p.program("wait.py", "print('up', flush=True)\nimport time\ntime.sleep(20)\nprint('whole')\n"))
+		wait := p.start(nil, "exec", "--timeout", "30m", "--image", "mine", p.program("wait.py", "print('up', flush=True)\nimport signal\nsignal.pause()\n"))
 		wait.see(wait.out, "up")
-		p.says("the VM is in use: a run is in progress, so it was left as it is: run 'pybox vm restart' when that has ended",
+		p.says("does not have this image third and was left as it is (the VM is in use: a run, a shell or the storing of a file is in progress): run 'pybox vm restart' when that has ended",
 			"image", "build", "third", "--lock", s.lock, "--find-links", s.dir, "--no-bytecode")
 		p.fails(125, []string{"made after the VM had started", "'pybox vm restart'", "in progress"}, "exec", "--image", "third", prog)
 		p.fails(1, []string{"the image mine is used by the run"}, "image", "remove", "mine")
 		if out := p.must("image", "inspect", "third"); !strings.Contains(out, "no; 'pybox vm restart' gives it to the VM") {
 			t.Errorf("inspect: %s", out)
 		}
-		if o := wait.wait(); o.code != 0 || !strings.HasSuffix(o.out, "whole\n") || p.status().Guest.BootID != before {
+		if !wait.alive() || p.status().Guest.BootID != before {
+			t.Error("the run that was in progress is not any more")
+		}
+		wait.signal(syscall.SIGINT)
+		if o := wait.wait(); o.code != 130 || !strings.Contains(o.out, "up") {
 			t.Errorf("the run that was in progress: %+v", o)
 		}
 	})
@@ -226,7 +231,7 @@ func TestE2EImages(t *testing.T) {
 		p := p.in(t)
 		p.expectIdle()
 		o := p.says("restarting the VM so that it lets go of the image mine", "image", "remove", "mine")
-		if !strings.Contains(o.out, "The image mine is removed (") {
+		if !strings.Contains(o.out, "The image mine is removed; another image has the same content") {
 			t.Errorf("it says %q", o.out)
 		}
 		p.fails(125, []string{"no such image", "third"}, "exec", "--image", "mine", prog)

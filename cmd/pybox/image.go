@@ -305,12 +305,12 @@ func imageRemove() *cobra.Command {
 			if err != nil {
 				return unknownImage(err)
 			}
-			freed := ""
-			if r != nil {
-				freed = fmt.Sprintf(" (%v)", units.Size(r.Bytes))
+			shared := ""
+			if r != nil && store.Intact(r) == nil {
+				shared = "; another image has the same content, which stays for that"
 			}
-			fmt.Fprintf(c.OutOrStdout(), "The image %s is removed%s.\n", args[0], freed)
-			return o.refresh(c, ctl, change{name: args[0], removed: true})
+			fmt.Fprintf(c.OutOrStdout(), "The image %s is removed%s.\n", args[0], shared)
+			return o.refresh(c, ctl, change{image: images.Summary{Name: args[0], Own: true}, removed: true})
 		},
 	}
 	c.Flags().BoolVar(&o.noRestart, "no-restart", false, "leave a running VM as it is")
@@ -378,7 +378,7 @@ func (o *imageOptions) make(c *cobra.Command, name string, do func(context.Conte
 	if err != nil {
 		return err
 	}
-	return o.refresh(c, ctl, change{name: r.Name, sha256: r.SHA256})
+	return o.refresh(c, ctl, change{image: images.Of(r)})
 }
 
 // tell says what was made.
@@ -461,13 +461,10 @@ func imageFailed(c *cobra.Command, err error) error {
 	return err
 }
 
-// leftAlone is what becomes of a VM that is in use.
-const leftAlone = "so it was left as it is: run 'pybox vm restart' when that has ended"
-
 // change is what has become of an image in the store.
 type change struct {
-	name, sha256 string
-	removed      bool
+	image   images.Summary
+	removed bool
 }
 
 // refresh gives a running VM the images that there are now, if nothing uses it, or
@@ -486,27 +483,26 @@ func (o *imageOptions) refresh(c *cobra.Command, ctl *control.Controller, ch cha
 		fmt.Fprintf(w, "pybox: %s until it is restarted: 'pybox vm restart'\n", ch.state())
 		return nil
 	}
-	if err := startable(ctl.Home); err != nil {
-		return fmt.Errorf("%s, and was left as it is: %w", ch.state(), err)
+	var began time.Time
+	line := newProgress(w)
+	granted := func() {
+		fmt.Fprintf(w, "pybox: restarting the VM so that it %s\n", ch.wish())
+		began = time.Now()
 	}
-	if st.Runs != nil && st.Runs.Active > 0 { // then it is not tried
-		fmt.Fprintf(w, "pybox: %v: a run is in progress, %s\n", control.ErrInUse, leftAlone)
-		return nil
-	}
-	fmt.Fprintf(w, "pybox: restarting the VM so that it %s\n", ch.wish())
-	began, line := time.Now(), newProgress(w)
-	st, err = ctl.RestartIdle(c.Context(), func(s api.Status) { line.show(startLine(s, time.Since(began))) })
+	st, err = ctl.RestartIdle(c.Context(), granted, func(s api.Status) { line.show(startLine(s, time.Since(began))) })
 	line.clear()
 	switch {
 	case errors.Is(err, control.ErrInUse):
-		fmt.Fprintf(w, "pybox: %s, %s\n", show.Clean(err.Error()), leftAlone)
+		fmt.Fprintf(w, "pybox: %s and was left as it is (%s): run 'pybox vm restart' when that has ended\n", ch.state(), show.Clean(err.Error()))
 		return nil
+	case errors.Is(err, control.ErrNotStartable):
+		return fmt.Errorf("%s: %w", ch.state(), err)
 	case c.Context().Err() != nil:
 		return errInterrupted
 	case err != nil:
 		return fmt.Errorf("the image is as it was told, but the VM could not be restarted: %w", err)
 	}
-	if in, left := images.In(st, ch.name, ch.sha256); in == images.PresenceLeftOut && !ch.removed {
+	if in, left := images.In(st, ch.image); in == images.PresenceLeftOut && !ch.removed {
 		return fmt.Errorf("the VM left the image out: %s; %s", left.Why, left.Next)
 	}
 	return nil
@@ -514,7 +510,7 @@ func (o *imageOptions) refresh(c *cobra.Command, ctl *control.Controller, ch cha
 
 // concerns tells whether the VM has to start anew for the change.
 func (ch change) concerns(st api.Status) bool {
-	switch in, _ := images.In(st, ch.name, ch.sha256); in {
+	switch in, _ := images.In(st, ch.image); in {
 	case images.PresenceStopped:
 		return false
 	case images.PresenceYes:
@@ -528,16 +524,16 @@ func (ch change) concerns(st api.Status) bool {
 // state is what the running VM has, and wish what it is to have.
 func (ch change) state() string {
 	if ch.removed {
-		return "the running VM keeps the image " + ch.name
+		return "the running VM keeps the image " + ch.image.Name
 	}
-	return "the running VM does not have this image " + ch.name
+	return "the running VM does not have this image " + ch.image.Name
 }
 
 func (ch change) wish() string {
 	if ch.removed {
-		return "lets go of the image " + ch.name
+		return "lets go of the image " + ch.image.Name
 	}
-	return "has the image " + ch.name
+	return "has the image " + ch.image.Name
 }
 
 // anyImage and ownImage are the images that a word can name.

@@ -178,7 +178,9 @@ func controller() (*control.Controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding this program: %w", err)
 	}
-	return &control.Controller{Home: h, Command: []string{exe, "daemon"}, Version: version.String()}, nil
+	return &control.Controller{
+		Home: h, Command: []string{exe, "daemon"}, Version: version.String(), Startable: func() error { return startable(h) },
+	}, nil
 }
 
 func printJSON(w io.Writer, v any) error {

@@ -157,6 +157,10 @@ type Image struct {
 type LeftOut struct {
 	// Name is "" where none of the images of one's own could be used.
 	Name string `json:"name"`
+	// SHA256 and CreatedAt are those of its record when the VM started, and missing
+	// where that was damaged: what has others was made since.
+	SHA256    string    `json:"sha256,omitempty"`
+	CreatedAt time.Time `json:"created_at,omitzero"`
 	// Why and Next are a sentence each: what was wrong, and what to do.
 	Why  string `json:"why"`
 	Next string `json:"next"`

@@ -43,6 +43,9 @@ type Controller struct {
 	Command []string
 	// Version is this program's, told in a status without a daemon.
 	Version string
+	// Startable says what would keep a new VM from starting, as far as can be seen
+	// without starting one. RestartIdle asks it, unless it is nil.
+	Startable func() error
 }
 
 // Client speaks to the daemon, if there is one.
@@ -374,19 +377,34 @@ func (c *Controller) Stop(ctx context.Context, r api.StopRequest) (*api.End, err
 	return nil, c.kill(ctx)
 }
 
-// ErrInUse: the VM is in use, and goes on.
-var ErrInUse = errors.New("the VM is in use")
+var (
+	// ErrInUse: the VM is in use, and goes on.
+	ErrInUse = errors.New("the VM is in use")
+	// ErrNotStartable: the VM goes on, since no other would start.
+	ErrNotStartable = errors.New("a new VM would not start, so the one that runs was left as it is")
+)
 
 // RestartIdle stops a VM that nothing uses and starts another: no run, no shell and no
-// start is cut off by it, and none begins in between. Where there is no VM it starts
-// none, and gives the status of a stopped one. The error matches ErrInUse when the VM
-// is in use, or only its daemon, of an older release, cannot tell; it then goes on.
-func (c *Controller) RestartIdle(ctx context.Context, progress func(api.Status)) (api.Status, error) {
+// start is cut off by it, nothing is lost that a client stores or has yet to take, and
+// no run begins in between. granted, which may be nil, is called when the VM is gone for
+// that, and progress while the other starts. Where there is no VM it starts none, and
+// gives the status of a stopped one. The error matches ErrInUse when the VM is in use,
+// or only its daemon, of an older release, cannot tell, and ErrNotStartable when no other
+// would start; it then goes on.
+func (c *Controller) RestartIdle(ctx context.Context, granted func(), progress func(api.Status)) (api.Status, error) {
+	if c.Startable != nil {
+		if err := c.Startable(); err != nil {
+			return api.Status{}, fmt.Errorf("%w: %w", ErrNotStartable, err)
+		}
+	}
 	switch end, err := c.Stop(ctx, api.StopRequest{IfIdle: true}); {
 	case err != nil:
 		return api.Status{}, asInUse(err)
 	case end == nil:
 		return c.Status(ctx)
+	}
+	if granted != nil {
+		granted()
 	}
 	return c.Start(ctx, progress)
 }

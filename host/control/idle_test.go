@@ -13,7 +13,9 @@ import (
 func TestRestartIdle(t *testing.T) {
 	c := newController(t)
 	ctx := bounded(t)
-	if s, err := c.RestartIdle(ctx, nil); err != nil || s.State != api.StateStopped {
+	granted := 0
+	grant := func() { granted++ }
+	if s, err := c.RestartIdle(ctx, grant, nil); err != nil || s.State != api.StateStopped {
 		t.Errorf("without a VM: %+v, %v; want a status of a stopped one", s, err)
 	}
 	before, err := c.Start(ctx, nil)
@@ -35,7 +37,7 @@ func TestRestartIdle(t *testing.T) {
 		})
 	}()
 	<-started
-	if _, err := c.RestartIdle(ctx, nil); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "a run") {
+	if _, err := c.RestartIdle(ctx, grant, nil); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "a run") {
 		t.Errorf("while a run is in progress: %v, want ErrInUse that says so", err)
 	}
 	if s, err := c.Status(ctx); err != nil || s.Daemon.PID != before.Daemon.PID || s.Runs.Active != 1 {
@@ -43,14 +45,29 @@ func TestRestartIdle(t *testing.T) {
 	}
 	cancel()
 	<-ended
+	bad := errors.New("config.toml is wrong")
+	c.Startable = func() error { return bad }
+	if _, err := c.RestartIdle(ctx, grant, nil); !errors.Is(err, ErrNotStartable) || !errors.Is(err, bad) {
+		t.Errorf("when no other would start: %v", err)
+	}
+	if s, err := c.Status(ctx); err != nil || s.State != api.StateRunning || s.Daemon.PID != before.Daemon.PID {
+		t.Errorf("the VM in whose place no other would start: %+v, %v; want it as it was", s, err)
+	}
+	c.Startable = func() error { return nil }
+	if granted != 0 {
+		t.Errorf("%d restarts were granted before there was one", granted)
+	}
 
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		after, err := c.RestartIdle(ctx, nil)
+		after, err := c.RestartIdle(ctx, grant, nil)
 		if errors.Is(err, ErrInUse) && time.Now().Before(deadline) {
 			continue // the daemon has yet to see that the run has ended
 		}
 		if err != nil || after.State != api.StateRunning || after.Daemon.PID == before.Daemon.PID {
 			t.Errorf("a restart of an idle VM: %+v, %v; want another daemon than %d", after, err, before.Daemon.PID)
+		}
+		if granted != 1 {
+			t.Errorf("granted %d times", granted)
 		}
 		return
 	}

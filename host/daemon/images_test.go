@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -258,7 +259,7 @@ func TestStopIfIdleKeepsWhatIsLeft(t *testing.T) {
 		if err == nil {
 			t.Fatal("it was stopped with a file that its client has not taken")
 		}
-		if strings.Contains(err.Error(), "1 files that runs left") {
+		if strings.Contains(err.Error(), "a file that a run left waits for its client") {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -308,7 +309,7 @@ func TestStopIfIdleLetsFilesCome(t *testing.T) {
 		if err == nil {
 			t.Fatal("it was stopped with a file that waits for its run")
 		}
-		if strings.Contains(err.Error(), "1 stored files wait") {
+		if strings.Contains(err.Error(), "a stored file waits for its run") {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -389,3 +390,27 @@ func TestStopIfIdleWithShell(t *testing.T) {
 func words(s string) api.Source { return api.Source{Text: &s} }
 
 func ignored(api.Event) error { return nil }
+
+// TestImagesCanChangeOnceTheMachineRuns: a guest that does not come up holds nothing.
+func TestImagesCanChangeOnceTheMachineRuns(t *testing.T) {
+	o := options(t, &daemontest.Agent{Silent: true})
+	ownImage(t, o, "mine", "an image")
+	r := run(t, o)
+	started := func() bool {
+		s, err := r.client.Status(r.ctx())
+		return err == nil && slices.ContainsFunc(s.Stages, func(st api.Stage) bool { return st.Name == "machine started" })
+	}
+	for deadline := time.Now().Add(bound); !started(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no machine was started")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), bound/2)
+	defer cancel()
+	if _, err := images.View(o.Home.Dir()).Remove(ctx, "mine"); err != nil {
+		t.Error(err)
+	}
+	if s, err := r.client.Status(r.ctx()); err != nil || s.State != api.StateStarting {
+		t.Errorf("the VM does not start any more: %+v, %v", s, err)
+	}
+}

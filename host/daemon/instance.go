@@ -134,7 +134,7 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 		return nil, fmt.Errorf("the guest bundle: %w", err)
 	}
 	own := d.ownImages(ctx, a.bundle)
-	defer own.Release() // the machine has them open then
+	defer own.Release()
 	if len(own.Images)+len(own.LeftOut) > 0 {
 		next("images verified")
 	}
@@ -143,6 +143,7 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 	if a.machine, err = d.o.Driver.Start(ctx, cfg); err != nil {
 		return nil, err
 	}
+	own.Release() // the machine has them open
 	a.gone = make(chan error, 1)
 	go func() { a.gone <- a.machine.Wait() }()
 	next("machine started")

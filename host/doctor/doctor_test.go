@@ -435,6 +435,29 @@ var cases = []struct {
 		}
 		p.write("images/more.json", string(b))
 	}, "images.own", Advice, "there are 15, and a VM takes 14", "pybox image remove"},
+	{"images of a VM that has none", func(p *patient) {
+		p.image("mine")
+		p.image("other")
+		s := p.running()
+		s.VM.LeftOut = []api.LeftOut{{Why: "the folder is in use", Next: "'pybox vm restart' tries again"}}
+		p.serve(s)
+	}, "images.own", Advice, "the VM left all of them out: the folder is in use", "tries again"},
+	{"an image that was left out", func(p *patient) {
+		r := p.image("mine")
+		s := p.running()
+		s.VM.LeftOut = []api.LeftOut{{Name: "mine", SHA256: r.SHA256, CreatedAt: r.CreatedAt, Why: "it was damaged", Next: "make it again"}}
+		p.serve(s)
+	}, "images.own", Advice, "mine: the VM left it out: it was damaged", "make it again"},
+	{"an image made since", func(p *patient) {
+		p.image("mine")
+		s := p.running()
+		s.VM.LeftOut = []api.LeftOut{{Name: "mine", SHA256: strings.Repeat("1", 64), Why: "it was damaged", Next: "make it again"}}
+		p.serve(s)
+	}, "images.own", OK, "1, 512 B", ""},
+	{"a folder for a record", func(p *patient) {
+		p.image("mine")
+		p.mkdir("images/other.json", 0o700)
+	}, "images.own", Advice, "is no record of an image", "other.json away"},
 	{"well", func(*patient) {}, "home.receipts", OK, "none yet", ""},
 	{"receipts", func(p *patient) { p.mkdir("receipts", 0o700) }, "home.receipts", OK, "0 kept, of at most 1000", ""},
 	{"open receipts", func(p *patient) { p.mkdir("receipts", 0o755) }, "home.receipts", Failed, "mode 0755", "chmod 700"},

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/images"
 	"github.com/pybox/pybox/host/policy"
 	"github.com/pybox/pybox/host/receipt"
 )
@@ -92,16 +93,17 @@ type Host interface {
 	Daemon
 	// Start makes sure that a VM is ready; progress is called while it starts.
 	Start(ctx context.Context, progress func(api.Status)) error
-	// RestartIdle restarts a VM that nothing uses; the error matches
-	// control.ErrInUse when something does, and it goes on.
-	RestartIdle(ctx context.Context, progress func(api.Status)) error
+	// RestartIdle restarts a VM that nothing uses, and calls granted when it is
+	// certain to; the error matches control.ErrInUse when something does, and it goes
+	// on, as it does when another could not be started.
+	RestartIdle(ctx context.Context, granted func(), progress func(api.Status)) error
 	// Policy is the owner's, for a VM that is started now, and Images are the
 	// names of that VM's images: none when they are not known.
 	Policy() (*policy.Policy, error)
 	Images() []string
-	// Stored gives the digest of the image of one's own with that name, which a VM
-	// that is started now would have: lower-case hex, "" when there is none.
-	Stored(image string) string
+	// Stored tells of the image of one's own with that name, which a VM that is
+	// started now would have: its digest is "" when there is none.
+	Stored(image string) images.Summary
 	// DaemonGone remembers the daemon that runs now; the function that it gives
 	// tells whether that has ended since, and its VM with it.
 	DaemonGone() func() bool

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/config"
+	"github.com/pybox/pybox/host/images"
 	"github.com/pybox/pybox/host/policy"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/host/receipt/receipttest"
@@ -118,14 +119,20 @@ func (f *fake) Policy() (*policy.Policy, error) {
 
 func (f *fake) Images() []string { return f.images }
 
-func (f *fake) Stored(image string) string { return f.stored[image] }
+func (f *fake) Stored(image string) images.Summary {
+	return images.Summary{Name: image, Own: true, SHA256: f.stored[image]}
+}
 
-func (f *fake) RestartIdle(context.Context, func(api.Status)) error {
+func (f *fake) RestartIdle(_ context.Context, granted func(), _ func(api.Status)) error {
 	if f.idle == nil {
 		f.t.Error("the VM was restarted")
 		return errors.New("no")
 	}
-	return f.idle()
+	err := f.idle()
+	if err == nil {
+		granted()
+	}
+	return err
 }
 
 func (f *fake) DaemonGone() func() bool {

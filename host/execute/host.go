@@ -33,18 +33,14 @@ func (l *local) Start(ctx context.Context, progress func(api.Status)) error {
 }
 
 // RestartIdle implements Host.
-func (l *local) RestartIdle(ctx context.Context, progress func(api.Status)) error {
-	_, err := l.ctl.RestartIdle(ctx, progress)
+func (l *local) RestartIdle(ctx context.Context, granted func(), progress func(api.Status)) error {
+	_, err := l.ctl.RestartIdle(ctx, granted, progress)
 	return err
 }
 
 // Stored implements Host.
-func (l *local) Stored(image string) string {
-	r, err := images.View(l.ctl.Home.Dir()).Get(image)
-	if err != nil {
-		return ""
-	}
-	return r.SHA256
+func (l *local) Stored(image string) images.Summary {
+	return images.View(l.ctl.Home.Dir()).Stored(image)
 }
 
 // Policy implements Host.

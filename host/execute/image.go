@@ -25,10 +25,12 @@ func (x *execution) bringImage(why error) error {
 	if err != nil {
 		return err
 	}
-	if in, left := images.In(st, name, ""); in == images.PresenceLeftOut {
+	stored := x.Host.Stored(name)
+	// What was wrong with all of them may not be so any more: that is tried, once.
+	if in, left := images.In(st, stored); in == images.PresenceLeftOut && (left.Name != "" || x.brought || stored.SHA256 == "") {
 		return refuse("--image: the VM left the image %.80q out when it started: %s; %s", name, left.Why, left.Next)
 	}
-	if x.Host.Stored(name) == "" {
+	if stored.SHA256 == "" {
 		return why
 	}
 	if x.brought {
@@ -42,16 +44,21 @@ func (x *execution) bringImage(why error) error {
 		return err
 	}
 	x.brought = true
-	if !x.Quiet {
-		x.display.line("pybox: restarting the VM so that it has the image %s", name)
-	}
 	x.enter(starting)
 	began := time.Now()
-	x.display.wait("Restarting the VM", began)
-	err = x.Host.RestartIdle(x.ctx, func(s api.Status) { x.display.wait(show.StartStep(s), began) })
+	granted := func() {
+		if !x.Quiet {
+			x.display.line("pybox: restarting the VM so that it has the image %s", name)
+		}
+		x.display.wait("Restarting the VM", began)
+	}
+	err = x.Host.RestartIdle(x.ctx, granted, func(s api.Status) { x.display.wait(show.StartStep(s), began) })
 	x.display.wait("", began)
 	if errors.Is(err, control.ErrInUse) {
 		return refuse("--image: "+needs+", when what uses the VM now has ended (%w)", name, err)
+	}
+	if errors.Is(err, control.ErrNotStartable) {
+		return refuse("--image: "+needs+"; %w", name, err)
 	}
 	if err != nil {
 		return fmt.Errorf("restarting the VM for the image %s: %w", name, err)
@@ -63,7 +70,7 @@ func (x *execution) bringImage(why error) error {
 // now, which the VM does not have yet.
 func (x *execution) hintReplaced(out *api.Outcome) {
 	ran := out.Receipt.Configured.Image
-	now := x.Host.Stored(ran.Name)
+	now := x.Host.Stored(ran.Name).SHA256
 	if x.Quiet || now == "" || ran.Digest == "" || ran.Digest == "sha256:"+now {
 		return
 	}

@@ -33,6 +33,27 @@ func TestImageMadeSinceTheStart(t *testing.T) {
 	}
 }
 
+func leftOut(l api.LeftOut) api.Status {
+	return api.Status{State: api.StateRunning, VM: &api.VM{LeftOut: []api.LeftOut{l}}}
+}
+
+// TestImageMadeSinceItWasLeftOut: what was wrong with an image is no word about the one
+// that has its name now, nor for ever when it was wrong with all.
+func TestImageMadeSinceItWasLeftOut(t *testing.T) {
+	for name, l := range map[string]api.LeftOut{
+		"another image": {Name: "mine", SHA256: strings.Repeat("2", 64), Why: "the image is damaged", Next: "make it again"},
+		"no record":     {Name: "mine", Why: "the image is damaged", Next: "make it again"},
+		"all":           {Why: "the folder cannot be used", Next: "try again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPerson(t)
+			withoutImage(p)
+			p.host.status = func() (api.Status, error) { return leftOut(l), nil }
+			p.expect(Command{Image: "mine"}, 0, "pybox: restarting the VM so that it has the image mine\n")
+		})
+	}
+}
+
 func TestImageThatCannotBeBrought(t *testing.T) {
 	for name, c := range map[string]struct {
 		change  func(p *person)
@@ -45,14 +66,26 @@ func TestImageThatCannotBeBrought(t *testing.T) {
 				p.host.idle = func() error { return fmt.Errorf("%w: a run or a shell is in progress", control.ErrInUse) }
 			}, Command{}, []string{"made after the VM had started", "'pybox vm restart'", "a run or a shell is in progress"}, 1,
 		},
+		"not startable": {
+			func(p *person) {
+				p.host.idle = func() error { return fmt.Errorf("%w: config.toml is wrong", control.ErrNotStartable) }
+			}, Command{}, []string{"made after the VM had started", "left as it is: config.toml is wrong"}, 1,
+		},
+		"all left out, and again": {
+			func(p *person) {
+				p.host.idle = func() error { return nil }
+				p.host.status = func() (api.Status, error) {
+					return leftOut(api.LeftOut{Why: "the folder cannot be used", Next: "try"}), nil
+				}
+			}, Command{}, []string{"left the image \"mine\" out", "the folder cannot be used; try"}, 2,
+		},
 		"no start":   {func(p *person) { p.host.idle = nil }, Command{NoStart: true}, []string{"'pybox vm restart'", "--no-start"}, 1},
 		"not stored": {func(p *person) { p.host.stored, p.host.idle = nil, nil }, Command{}, []string{"no such image", "the VM has stdlib"}, 1},
 		"left out": {
 			func(p *person) {
 				p.host.idle = nil
 				p.host.status = func() (api.Status, error) {
-					left := api.LeftOut{Name: "mine", Why: "the image is damaged", Next: "make it again"}
-					return api.Status{State: api.StateRunning, VM: &api.VM{LeftOut: []api.LeftOut{left}}}, nil
+					return leftOut(api.LeftOut{Name: "mine", SHA256: strings.Repeat("1", 64), Why: "the image is damaged", Next: "make it again"}), nil
 				}
 			}, Command{}, []string{"left the image \"mine\" out", "the image is damaged; make it again"}, 1,
 		},
@@ -64,6 +97,9 @@ func TestImageThatCannotBeBrought(t *testing.T) {
 			c.change(p)
 			c.command.Image = "mine"
 			p.expect(c.command, 125, c.say...)
+			if said := strings.Contains(p.err.String(), "restarting the VM so"); said != (c.runs > 1) {
+				t.Errorf("announced: %v, with %d requests", said, c.runs)
+			}
 			if len(p.host.runs) != c.runs {
 				t.Errorf("%d requests, want %d", len(p.host.runs), c.runs)
 			}

@@ -19,9 +19,6 @@ import (
 const (
 	// verifyParallel is how many contents are hashed at once.
 	verifyParallel = 4
-	// attachWait bounds the wait for a command that changes the store, which
-	// takes a moment.
-	attachWait = 5 * time.Second
 	// sectorBytes is the unit of a disk; Virtualization.framework takes no other.
 	sectorBytes = 512
 )
@@ -41,8 +38,14 @@ type Attached struct {
 }
 
 // LeftOut is an image that a VM does not get, with a sentence that says why and one
-// that says what to do.
-type LeftOut struct{ Name, Why, Next string }
+// that says what to do. Name is "" where that is none of them. SHA256 and CreatedAt are
+// those of its record, and zero where that is damaged.
+type LeftOut struct {
+	Name      string
+	SHA256    string
+	CreatedAt time.Time
+	Why, Next string
+}
 
 // Attachment is what a VM gets of the store.
 type Attachment struct {
@@ -60,7 +63,8 @@ func (a *Attachment) Bases() map[string]string {
 	return bases
 }
 
-// Release lets the contents be removed again: the VM has them open.
+// Release lets the contents be removed again: the VM has them open. It may be called
+// more than once.
 func (a *Attachment) Release() {
 	if a.release != nil {
 		a.release()
@@ -70,13 +74,14 @@ func (a *Attachment) Release() {
 // Attach verifies every image of the store against its digest and gives those that a
 // VM with the bundle's images can have, by their names. What is wrong with one keeps
 // it out, and neither the others nor the VM. What ctx leaves no time to verify is left
-// out too. No content is removed before the attachment is released.
+// out too, and so is all when a command has the store to itself for as long. No content
+// is removed before the attachment is released.
 func (s *Store) Attach(ctx context.Context, arch string, bundled []bundle.Image) *Attachment {
 	a := &Attachment{}
 	if _, err := os.Lstat(s.dir); errors.Is(err, fs.ErrNotExist) {
 		return a
 	}
-	unlock, err := s.lock(ctx, false, attachWait)
+	unlock, err := s.lock(ctx, false, 0)
 	if err != nil {
 		return a.nothing(err)
 	}
@@ -92,18 +97,18 @@ func (s *Store) Attach(ctx context.Context, arch string, bundled []bundle.Image)
 	}
 	left := Slots(len(bundled))
 	for i, e := range list {
-		if faults[i] != nil {
-			a.LeftOut = append(a.LeftOut, *faults[i])
+		if f := faults[i]; f != nil {
+			a.leaveOut(e, f.why, f.next)
 			continue
 		}
 		at := attached(e.Record)
 		switch sum, has := disks[at.Serial]; {
 		case has && sum != at.SHA256:
-			a.leaveOut(e.Name, "its digest begins with the same 16 digits as another's, by which the guest tells disks apart", "build it again with --replace after a change of its lock")
+			a.leaveOut(e, "its digest begins with the same 16 digits as another's, by which the guest tells disks apart", "build it again with --replace after a change of its lock")
 			continue
 		case has:
 		case left == 0:
-			a.leaveOut(e.Name, fmt.Sprintf("the VM has %d disks and all are taken", maxDisks), "'pybox image remove' one that you do not need, then 'pybox vm restart'")
+			a.leaveOut(e, fmt.Sprintf("the VM has %d disks and all are taken", maxDisks), "'pybox image remove' one that you do not need, then 'pybox vm restart'")
 			continue
 		default:
 			at.Path = s.Path(e.Record)
@@ -126,18 +131,25 @@ func attached(r *Record) Attached {
 // nothing is an attachment for a store that cannot be used.
 func (a *Attachment) nothing(err error) *Attachment {
 	a.Images = nil
-	a.leaveOut("", "the folder of images of your own cannot be used: "+err.Error(), "'pybox vm restart' tries again")
+	a.leaveOut(Entry{}, "the folder of images of your own cannot be used: "+err.Error(), "'pybox vm restart' tries again")
 	return a
 }
 
-func (a *Attachment) leaveOut(name, why, next string) {
-	a.LeftOut = append(a.LeftOut, LeftOut{name, why, next})
+func (a *Attachment) leaveOut(e Entry, why, next string) {
+	l := LeftOut{Name: e.Name, Why: why, Next: next}
+	if e.Record != nil {
+		l.SHA256, l.CreatedAt = e.Record.SHA256, e.Record.CreatedAt
+	}
+	a.LeftOut = append(a.LeftOut, l)
 }
+
+// fault is what is wrong with an image, and what to do.
+type fault struct{ why, next string }
 
 // verify looks at all images of a list, several at once, and gives what is wrong with
 // each, by its place in the list.
-func (s *Store) verify(ctx context.Context, arch string, bundled []bundle.Image, list []Entry) []*LeftOut {
-	faults := make([]*LeftOut, len(list))
+func (s *Store) verify(ctx context.Context, arch string, bundled []bundle.Image, list []Entry) []*fault {
+	faults := make([]*fault, len(list))
 	var g errgroup.Group
 	g.SetLimit(verifyParallel)
 	for i, e := range list {
@@ -150,33 +162,29 @@ func (s *Store) verify(ctx context.Context, arch string, bundled []bundle.Image,
 	return faults
 }
 
-// again is what helps with an image that is damaged.
-func again(name string) string {
-	return fmt.Sprintf("make it again with --replace, or 'pybox image remove %s'; then 'pybox vm restart'", name)
-}
-
-func (s *Store) fault(ctx context.Context, arch string, bundled []bundle.Image, e Entry) *LeftOut {
+func (s *Store) fault(ctx context.Context, arch string, bundled []bundle.Image, e Entry) *fault {
+	again := s.remedy(e.Name, e.Err) + "; then 'pybox vm restart'"
 	if e.Err != nil {
-		return &LeftOut{e.Name, e.Err.Error(), again(e.Name)}
+		return &fault{e.Err.Error(), again}
 	}
 	for _, i := range bundled {
 		if i.Name == e.Name {
-			return &LeftOut{e.Name, "the guest bundle has an image of that name", fmt.Sprintf("'pybox image remove %s'; make it again under another name", e.Name)}
+			return &fault{"the guest bundle has an image of that name", fmt.Sprintf("'pybox image remove %s'; make it again under another name", e.Name)}
 		}
 	}
 	if e.Record.Arch != arch {
-		return &LeftOut{e.Name, fmt.Sprintf("it is for %s and the guest is %s", e.Record.Arch, arch), again(e.Name)}
+		return &fault{fmt.Sprintf("it is for %s and the guest is %s", e.Record.Arch, arch), again}
 	}
 	if e.Record.Bytes%sectorBytes != 0 {
-		return &LeftOut{e.Name, fmt.Sprintf("its %d bytes are no multiple of %d, as those of a disk are", e.Record.Bytes, sectorBytes), again(e.Name)}
+		return &fault{fmt.Sprintf("its %d bytes are no multiple of %d, as those of a disk are", e.Record.Bytes, sectorBytes), again}
 	}
 	switch err := s.Verify(ctx, e.Record); {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil && !errors.Is(err, ErrDamaged):
-		return &LeftOut{e.Name, "there was no time to verify it while the VM started", "raise start_timeout in [vm] of config.toml, then 'pybox vm restart'"}
+		return &fault{"there was no time to verify it while the VM started", "raise start_timeout in [vm] of config.toml, then 'pybox vm restart'"}
 	default:
-		return &LeftOut{e.Name, err.Error(), again(e.Name)}
+		return &fault{err.Error(), again}
 	}
 }
 
@@ -196,7 +204,12 @@ func (s *Store) Verify(ctx context.Context, r *Record) error {
 	if err != nil {
 		return fmt.Errorf("verify the image %s: %w", r.Name, err)
 	}
-	if sum := hex.EncodeToString(h.Sum(nil)); sum != r.SHA256 || n != r.Bytes {
+	switch sum := hex.EncodeToString(h.Sum(nil)); {
+	case n > r.Bytes:
+		return fmt.Errorf("%w: %s has more than %d bytes", ErrDamaged, s.Path(r), r.Bytes)
+	case n < r.Bytes:
+		return fmt.Errorf("%w: %s has %d bytes, expected %d", ErrDamaged, s.Path(r), n, r.Bytes)
+	case sum != r.SHA256:
 		return fmt.Errorf("%w: %s has the SHA-256 %s, expected %s", ErrDamaged, s.Path(r), sum, r.SHA256)
 	}
 	return nil

@@ -26,6 +26,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -48,7 +49,7 @@ const (
 	// those who read: a VM that starts holds it while it verifies all contents.
 	lockPoll = 20 * time.Millisecond
 	lockWait = 2 * time.Minute
-	// maxEntries bounds how many entries of the folder are looked at.
+	// maxEntries bounds the entries of the folder.
 	maxEntries = 1000
 )
 
@@ -65,6 +66,10 @@ var (
 	// ErrName: an image cannot have that name.
 	ErrName = errors.New("not a name for an image")
 )
+
+// errStray goes with ErrDamaged: what is there can be no record, and no command of
+// PyBox makes or removes it.
+var errStray = errors.New("is no record of an image")
 
 // Store is the images below one folder. Its methods are safe for concurrent use,
 // also by several processes.
@@ -98,7 +103,8 @@ type Entry struct {
 	Err    error
 }
 
-// List gives all images by their names. It reads the records alone, no content.
+// List gives all images by their names. It reads the records alone, no content. What
+// is named as a record and is none is among them, as damaged.
 func (s *Store) List() ([]Entry, error) {
 	names, err := s.names()
 	if err != nil {
@@ -107,7 +113,7 @@ func (s *Store) List() ([]Entry, error) {
 	var list []Entry
 	for _, n := range names {
 		name, ok := strings.CutSuffix(n, recordSuffix)
-		if !ok || CheckName(name) != nil {
+		if !ok {
 			continue
 		}
 		r, err := s.read(name)
@@ -132,7 +138,8 @@ func (s *Store) Bases() map[string]string {
 	return bases
 }
 
-// names are those of the folder's entries.
+// names are those of the folder's entries. More than maxEntries are an error: who sees
+// only some of them can say of no image that it is not there.
 func (s *Store) names() ([]string, error) {
 	d, err := os.Open(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -142,9 +149,12 @@ func (s *Store) names() ([]string, error) {
 		return nil, fmt.Errorf("listing the images: %w", err)
 	}
 	defer d.Close()
-	names, err := d.Readdirnames(maxEntries)
+	names, err := d.Readdirnames(maxEntries + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("listing the images: %w", err)
+	}
+	if len(names) > maxEntries {
+		return nil, fmt.Errorf("listing the images: %s has more than %d entries; move away what does not belong there", s.dir, maxEntries)
 	}
 	return names, nil
 }
@@ -165,6 +175,9 @@ func (s *Store) recordPath(name string) string { return filepath.Join(s.dir, nam
 
 // read reads a record and holds it to its rules and its name.
 func (s *Store) read(name string) (*Record, error) {
+	if st, err := os.Lstat(s.recordPath(name)); err == nil && (CheckName(name) != nil || st.IsDir()) {
+		return nil, fmt.Errorf("%w: %s %w", ErrDamaged, s.recordPath(name), errStray)
+	}
 	b, err := readSmall(s.recordPath(name))
 	if err != nil {
 		return nil, err
@@ -191,7 +204,7 @@ func readSmall(name string) ([]byte, error) {
 }
 
 // openRegular opens a regular file and nothing else: no link, and no FIFO that would
-// block.
+// block, whenever it came there.
 func openRegular(name string) (*os.File, error) {
 	st, err := os.Lstat(name)
 	if err != nil {
@@ -200,7 +213,7 @@ func openRegular(name string) (*os.File, error) {
 	if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%w: %s is no regular file", ErrDamaged, name)
 	}
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -234,12 +247,21 @@ func room(list []Entry, name string, bundled int) error {
 		ErrFull, maxDisks, max(bundled, 1), most, len(list))
 }
 
+// flock is the store's lock, which nobody has yet.
+func (s *Store) flock() *flock.Flock {
+	return flock.New(filepath.Join(s.dir, lockName), flock.SetPermissions(0o600))
+}
+
 // lock takes the store's lock, exclusively or shared, until the function that it
-// gives is called. It waits for no longer than wait.
+// gives is called. It waits until ctx ends, and for no longer than wait if that is not 0.
 func (s *Store) lock(ctx context.Context, exclusive bool, wait time.Duration) (unlock func(), err error) {
-	l := flock.New(filepath.Join(s.dir, lockName), flock.SetPermissions(0o600))
-	bounded, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
+	l := s.flock()
+	bounded := ctx
+	if wait > 0 {
+		var cancel context.CancelFunc
+		bounded, cancel = context.WithTimeout(ctx, wait)
+		defer cancel()
+	}
 	try := l.TryRLockContext
 	if exclusive {
 		try = l.TryLockContext
@@ -254,43 +276,82 @@ func (s *Store) lock(ctx context.Context, exclusive bool, wait time.Duration) (u
 	return func() { _ = l.Close() }, nil
 }
 
+// change calls f while nobody else reads or changes the store, and then removes what
+// nothing needs, whatever became of f.
+func (s *Store) change(ctx context.Context, f func() error) error {
+	unlock, err := s.lock(ctx, true, lockWait)
+	if err != nil {
+		return err
+	}
+	err = f()
+	abandoned := s.prune()
+	unlock()
+	closeAll(abandoned)
+	return err
+}
+
+// tidy removes what nothing needs, unless somebody has the store just now.
+func (s *Store) tidy() {
+	l := s.flock()
+	defer l.Close()
+	if ok, err := l.TryLock(); err != nil || !ok {
+		return
+	}
+	abandoned := s.prune()
+	_ = l.Unlock()
+	closeAll(abandoned)
+}
+
 // Remove removes an image: its record, and its content unless another image has the
 // same. A VM that runs keeps the disk that it has. It gives the record, which is nil
 // when it was damaged. The error matches ErrNotFound.
-func (s *Store) Remove(ctx context.Context, name string) (*Record, error) {
+func (s *Store) Remove(ctx context.Context, name string) (r *Record, err error) {
 	if _, err := s.Get(name); err != nil && !errors.Is(err, ErrDamaged) {
 		return nil, err
 	}
-	unlock, err := s.lock(ctx, true, lockWait)
+	err = s.change(ctx, func() error {
+		r, err = s.Get(name)
+		if errors.Is(err, errStray) {
+			return fmt.Errorf("%w: %s", err, s.remedy(name, err))
+		}
+		if err != nil && !errors.Is(err, ErrDamaged) {
+			return err
+		}
+		err := os.Remove(s.recordPath(name))
+		if err == nil {
+			err = syncDir(s.dir)
+		}
+		if err != nil {
+			return fmt.Errorf("removing the image: %w", err)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
-	r, err := s.Get(name)
-	if err != nil && !errors.Is(err, ErrDamaged) {
-		return nil, err
-	}
-	if err := os.Remove(s.recordPath(name)); err != nil {
-		return nil, fmt.Errorf("removing the image: %w", err)
-	}
-	if err := syncDir(s.dir); err != nil {
-		return nil, fmt.Errorf("removing the image: %w", err)
-	}
-	s.prune()
 	return r, nil
 }
 
-// prune removes what nothing needs: contents without a record, and what makers left
-// behind that were cut off. The lock is held exclusively. It is best effort: what
-// stays is only space.
-func (s *Store) prune() {
+// remedy says what to do about an image, by what is wrong with it.
+func (s *Store) remedy(name string, err error) string {
+	if errors.Is(err, errStray) {
+		return "move " + s.recordPath(name) + " away"
+	}
+	return fmt.Sprintf("make it again with --replace, or 'pybox image remove %s'", name)
+}
+
+// prune removes contents without a record, and gives the stages of makers that were cut
+// off, for the caller to close when others can have the store again: they may be large.
+// The lock is held exclusively. It is best effort: what stays is only space. Where it is
+// not sure of all records, no content goes.
+func (s *Store) prune() (abandoned []*Stage) {
 	names, err := s.names()
 	if err != nil {
-		return
+		return nil
 	}
 	list, err := s.List()
 	if err != nil {
-		return
+		return nil
 	}
 	used, whole := map[string]bool{}, true
 	for _, e := range list {
@@ -306,9 +367,12 @@ func (s *Store) prune() {
 		case content && isSHA256(sum) && whole && !used[sum]:
 			_ = os.Remove(filepath.Join(s.dir, n))
 		case strings.HasPrefix(n, stagePrefix):
-			removeAbandoned(filepath.Join(s.dir, n))
+			if st := abandonedStage(filepath.Join(s.dir, n)); st != nil {
+				abandoned = append(abandoned, st)
+			}
 		}
 	}
+	return abandoned
 }
 
 func syncDir(dir string) error {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pybox/pybox/guest/bundle"
+	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/vm"
 )
 
@@ -251,12 +252,16 @@ func TestAttach(t *testing.T) {
 		t.Errorf("disks %q and %q, want one for both", a.Images[0].Path, a.Images[1].Path)
 	}
 	for name, word := range map[string]string{
-		"changed": "SHA-256", "truncated": "SHA-256", "longer": "SHA-256", "missing": "is missing", "linked": "no regular file",
+		"changed": "SHA-256", "truncated": "has 7 bytes, expected 512", "longer": "more than 512 bytes", "missing": "is missing", "linked": "no regular file",
 		"fifo": "no regular file", "no-json": "damaged", "foreign": "arm64", "bundled": "guest bundle", "odd": "multiple of 512", "copy": "another image",
 	} {
 		i := slices.IndexFunc(a.LeftOut, func(l LeftOut) bool { return l.Name == name })
 		if i < 0 || !strings.Contains(a.LeftOut[i].Why, word) || !strings.Contains(a.LeftOut[i].Next, "pybox image remove "+name) {
 			t.Errorf("%s: left out as %+v, want a reason with %q and what to do", name, a.LeftOut, word)
+			continue
+		}
+		if r, err := s.Get(name); err == nil && (a.LeftOut[i].SHA256 != r.SHA256 || !a.LeftOut[i].CreatedAt.Equal(r.CreatedAt)) || err != nil && a.LeftOut[i].SHA256 != "" {
+			t.Errorf("%s: left out as %+v, of the record %+v", name, a.LeftOut[i], r)
 		}
 	}
 	if len(a.LeftOut) != 11 {
@@ -273,6 +278,27 @@ func TestAttachHasNoTime(t *testing.T) {
 	a := s.Attach(ctx, vm.ArchAMD64, bundled("stdlib"))
 	defer a.Release()
 	if len(a.Images) != 0 || len(a.LeftOut) != 1 {
+		t.Errorf("got %+v", a)
+	}
+}
+
+// TestAttachWaits: a command that has the store to itself for long costs a VM time, and
+// not its images.
+func TestAttachWaits(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustCommit(t, s, "a", "content")
+	unlock, err := s.lock(t.Context(), true, lockWait)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const long = 6 * time.Second
+	time.AfterFunc(long, unlock)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*long)
+	defer cancel()
+	a := s.Attach(ctx, vm.ArchAMD64, bundled("stdlib"))
+	defer a.Release()
+	if len(a.Images) != 1 || len(a.LeftOut) != 0 {
 		t.Errorf("got %+v", a)
 	}
 }
@@ -533,5 +559,162 @@ func TestCutOff(t *testing.T) {
 			}
 			expectOne(t, s, got)
 		})
+	}
+}
+
+// TestTooManyEntries: who cannot see all of the folder takes nothing for missing.
+func TestTooManyEntries(t *testing.T) {
+	s := newStore(t)
+	var records []*Record
+	for i := range MaxImages - 1 {
+		records = append(records, mustCommit(t, s, fmt.Sprint("i", i), fmt.Sprint("content ", i)))
+	}
+	for i := range 2 * maxEntries {
+		overwrite(t, filepath.Join(s.dir, fmt.Sprint("junk-", i)), "")
+	}
+	if list, err := s.List(); err == nil || !strings.Contains(err.Error(), "move away") {
+		t.Errorf("List: %d images, %v", len(list), err)
+	}
+	if _, err := commit(s, built("more"), "more", Commit{Bundled: 1}); err == nil {
+		t.Error("an image went in")
+	}
+	if a := s.Attach(t.Context(), vm.ArchAMD64, bundled("stdlib")); len(a.Images) != 0 || len(a.LeftOut) != 1 || a.LeftOut[0].Name != "" {
+		t.Errorf("attached: %+v", a)
+	} else {
+		a.Release()
+	}
+	if _, err := s.Remove(t.Context(), records[0].Name); err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+	for _, r := range records[1:] {
+		if err := s.Verify(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestStray: what is named as a record and is none is told of, keeps all contents, and is
+// for its owner to move away.
+func TestStray(t *testing.T) {
+	s := newStore(t)
+	r := mustCommit(t, s, "a", "content")
+	newer := filepath.Join(s.dir, "New_Name.json") // of another release, perhaps
+	if err := os.Rename(s.recordPath("a"), newer); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(s.recordPath("folder"), "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, s, "b", "another")
+	if err := s.Verify(t.Context(), r); err != nil {
+		t.Error(err)
+	}
+	all, err := s.Overview(nil)
+	if err != nil || len(all.Images) != 3 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for _, i := range all.Images {
+		if path := s.recordPath(i.Name); i.Name != "b" && (!strings.Contains(i.Damaged, path+" is no record") || i.Next != "move "+path+" away") {
+			t.Errorf("it says %+v", i)
+		}
+	}
+	a := s.Attach(t.Context(), vm.ArchAMD64, bundled("stdlib"))
+	a.Release()
+	if len(a.Images) != 1 || len(a.LeftOut) != 2 || !strings.Contains(a.LeftOut[0].Next, "away; then 'pybox vm restart'") {
+		t.Errorf("attached: %+v", a)
+	}
+	away := "move " + s.recordPath("folder") + " away"
+	if _, err := s.Remove(t.Context(), "folder"); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), away) {
+		t.Errorf("Remove: %v", err)
+	}
+	if _, err := commit(s, built("folder"), "more", Commit{Bundled: 1, Replace: true}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), away) {
+		t.Errorf("Commit: %v", err)
+	}
+}
+
+// TestRoomComesBack: what a maker that was cut off has left is gone before the next begins,
+// and a content whose record could not be written goes at once.
+func TestRoomComesBack(t *testing.T) {
+	s := newStore(t)
+	old := mustCommit(t, s, "a", "content")
+	dead, err := s.Stage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, dead.Path(), "half")
+	if err := dead.lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := s.Stage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if _, err := os.Stat(dead.dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("while the next is made: %v, %v", files(t, s), err)
+	}
+	full := errors.New("the disk is full")
+	err = s.change(t.Context(), func() error {
+		overwrite(t, filepath.Join(s.dir, strings.Repeat("e", 64)+imageSuffix), "its record does not fit any more")
+		return full
+	})
+	if !errors.Is(err, full) {
+		t.Errorf("got %v", err)
+	}
+	next.Close()
+	expectOne(t, s, old)
+}
+
+// TestPruneIsShort: what may be large is removed when others can have the store again.
+func TestPruneIsShort(t *testing.T) {
+	s := newStore(t)
+	dead, err := s.Stage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	left := s.prune()
+	if _, err := os.Stat(dead.dir); err != nil || len(left) != 1 {
+		t.Fatalf("%d stages are left to remove, %v", len(left), err)
+	}
+	if again := s.prune(); len(again) != 0 {
+		t.Errorf("two remove the same: %v", again)
+	}
+	closeAll(left)
+	if got := files(t, s); len(got) != 0 {
+		t.Errorf("left: %v", got)
+	}
+}
+
+// TestIn: a reason counts for the very image that it was said of.
+func TestIn(t *testing.T) {
+	sum, other, later := strings.Repeat("1", 64), strings.Repeat("2", 64), noon.Add(time.Hour)
+	whole := Summary{Name: "a", SHA256: sum, CreatedAt: &noon}
+	of := func(has []api.Image, left ...api.LeftOut) api.Status {
+		return api.Status{State: api.StateRunning, VM: &api.VM{Images: has, LeftOut: left}}
+	}
+	for name, c := range map[string]struct {
+		s    api.Status
+		i    Summary
+		want Presence
+	}{
+		"stopped":                    {api.Status{State: api.StateStopped}, whole, PresenceStopped},
+		"starts":                     {api.Status{State: api.StateStarting}, whole, PresenceUnknown},
+		"has it":                     {of([]api.Image{{Name: "a", SHA256: sum}}), whole, PresenceYes},
+		"has another":                {of([]api.Image{{Name: "a", SHA256: other}}), whole, PresenceOther},
+		"has it not":                 {of(nil), whole, PresenceNo},
+		"left out":                   {of(nil, api.LeftOut{Name: "a", SHA256: sum, CreatedAt: noon}), whole, PresenceLeftOut},
+		"left out, a damaged record": {of(nil, api.LeftOut{Name: "a"}), Summary{Name: "a"}, PresenceLeftOut},
+		"all left out":               {of(nil, api.LeftOut{}), whole, PresenceLeftOut},
+		"another left out":           {of(nil, api.LeftOut{Name: "b", SHA256: sum, CreatedAt: noon}), whole, PresenceNo},
+		"replaced by another":        {of(nil, api.LeftOut{Name: "a", SHA256: other, CreatedAt: noon}), whole, PresenceNo},
+		"made again, to the byte":    {of(nil, api.LeftOut{Name: "a", SHA256: sum, CreatedAt: noon}), Summary{Name: "a", SHA256: sum, CreatedAt: &later}, PresenceNo},
+		"a record where none was":    {of(nil, api.LeftOut{Name: "a"}), whole, PresenceNo},
+	} {
+		if got, left := In(c.s, c.i); got != c.want || (left != nil) != (got == PresenceLeftOut) {
+			t.Errorf("%s: %s, %+v; want %s", name, got, left, c.want)
+		}
 	}
 }

@@ -24,15 +24,16 @@ const (
 )
 
 // Stage is a folder of the store in which an image is made. What is in it is gone
-// once it is closed, or its process has ended and the store is changed again. It is
-// not safe for concurrent use.
+// once it is closed, or its process has ended and another stage is made or the store is
+// changed. It is not safe for concurrent use.
 type Stage struct {
 	dir  string
 	lock *flock.Flock
 }
 
-// Stage makes a stage. It must be closed.
+// Stage makes a stage, after it has made room of what others left. It must be closed.
 func (s *Store) Stage(ctx context.Context) (*Stage, error) {
+	s.tidy()
 	// Who removes abandoned stages holds the lock, so none is seen without its own.
 	unlock, err := s.lock(ctx, false, lockWait)
 	if err != nil {
@@ -63,12 +64,20 @@ func (st *Stage) Close() {
 	_ = st.lock.Close()
 }
 
-// removeAbandoned removes a stage whose maker lives no more.
-func removeAbandoned(dir string) {
-	l := flock.New(filepath.Join(dir, stageLock), flock.SetPermissions(0o600))
-	defer l.Close()
-	if ok, err := l.TryLock(); ok || errors.Is(err, os.ErrNotExist) {
-		_ = os.RemoveAll(dir)
+// abandonedStage gives a stage whose maker lives no more, for the caller to close; nil:
+// it lives, or somebody else is closing it. The store's lock is held exclusively.
+func abandonedStage(dir string) *Stage {
+	st := &Stage{dir: dir, lock: flock.New(filepath.Join(dir, stageLock), flock.SetPermissions(0o600))}
+	if ok, err := st.lock.TryLock(); err != nil || !ok {
+		_ = st.lock.Close()
+		return nil
+	}
+	return st
+}
+
+func closeAll(stages []*Stage) {
+	for _, st := range stages {
+		st.Close()
 	}
 }
 
@@ -104,22 +113,18 @@ func (s *Store) Commit(ctx context.Context, st *Stage, r Record, c Commit) (_ *R
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := s.lock(ctx, true, lockWait)
+	err = s.change(ctx, func() error {
+		if err := s.Admit(r.Name, c); err != nil {
+			return err
+		}
+		if err := s.put(st, &r, text); err != nil {
+			return fmt.Errorf("keeping the image: %w", err)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
-	list, err := s.List()
-	if err != nil {
-		return nil, err
-	}
-	if err := admit(list, r.Name, c); err != nil {
-		return nil, err
-	}
-	if err := s.put(st, &r, text); err != nil {
-		return nil, fmt.Errorf("keeping the image: %w", err)
-	}
-	s.prune()
 	return &r, nil
 }
 
@@ -133,12 +138,14 @@ func (s *Store) Admit(name string, c Commit) error {
 	if err != nil {
 		return err
 	}
-	return admit(list, name, c)
-}
-
-func admit(list []Entry, name string, c Commit) error {
 	for _, e := range list {
-		if e.Name == name && !c.Replace {
+		if e.Name != name {
+			continue
+		}
+		if errors.Is(e.Err, errStray) {
+			return fmt.Errorf("%w: %w: %s", ErrExists, e.Err, s.remedy(name, e.Err))
+		}
+		if !c.Replace {
 			return fmt.Errorf("%w: %q; --replace puts the new one in its place, or choose another name", ErrExists, name)
 		}
 	}

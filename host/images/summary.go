@@ -34,8 +34,9 @@ type Summary struct {
 	Packages  *int       `json:"packages,omitempty"`
 	CreatedAt *time.Time `json:"created_at,omitempty"`
 	// Damaged says what is wrong with the image, as far as can be seen without
-	// reading its content.
+	// reading its content, and Next what to do about that.
 	Damaged string `json:"damaged,omitempty"`
+	Next    string `json:"next,omitempty"`
 }
 
 // List is the answer of a list of images.
@@ -66,9 +67,17 @@ func ofBundle(b *bundle.Bundle, i bundle.Image) Summary {
 
 func (s *Store) summary(e Entry) Summary {
 	if e.Err != nil {
-		return Summary{Name: e.Name, Own: true, Damaged: e.Err.Error()}
+		return Summary{Name: e.Name, Own: true, Damaged: e.Err.Error(), Next: s.remedy(e.Name, e.Err)}
 	}
-	r := e.Record
+	sum := Of(e.Record)
+	if err := s.Intact(e.Record); err != nil {
+		sum.Damaged, sum.Next = err.Error(), s.remedy(e.Name, err)
+	}
+	return sum
+}
+
+// Of is what a record says of its image.
+func Of(r *Record) Summary {
 	n := len(r.Packages)
 	sum := Summary{
 		Name: r.Name, Own: true, Kind: r.Kind, Python: r.Python, Arch: r.Arch, SHA256: r.SHA256, Bytes: r.Bytes,
@@ -77,10 +86,17 @@ func (s *Store) summary(e Entry) Summary {
 	if r.Built != nil {
 		sum.Base = r.Built.Base.Name
 	}
-	if err := s.Intact(r); err != nil {
-		sum.Damaged = err.Error()
-	}
 	return sum
+}
+
+// Stored is what the record of an image says; its name alone where the store has none,
+// or one that is damaged.
+func (s *Store) Stored(name string) Summary {
+	r, err := s.Get(name)
+	if err != nil {
+		return Summary{Name: name, Own: true}
+	}
+	return Of(r)
 }
 
 // Presence is whether a VM has an image.
@@ -98,25 +114,29 @@ const (
 	PresenceUnknown Presence = "unknown" // nobody could be asked
 )
 
-// In tells whether the VM of a status has the image with that name and digest. Of one
-// that is left out it gives the reason too.
-func In(s api.Status, name, sha256 string) (Presence, *api.LeftOut) {
+// In tells whether the VM of a status has an image. Of one that it left out it gives the
+// reason too, unless the image was made anew since.
+func In(s api.Status, i Summary) (Presence, *api.LeftOut) {
 	if s.State == api.StateStopped {
 		return PresenceStopped, nil
 	}
 	if s.VM == nil {
 		return PresenceUnknown, nil // it starts
 	}
-	for _, i := range s.VM.Images {
+	for _, has := range s.VM.Images {
 		switch {
-		case i.Name == name && i.SHA256 == sha256:
+		case has.Name == i.Name && has.SHA256 == i.SHA256:
 			return PresenceYes, nil
-		case i.Name == name:
+		case has.Name == i.Name:
 			return PresenceOther, nil
 		}
 	}
+	var made time.Time
+	if i.CreatedAt != nil {
+		made = *i.CreatedAt
+	}
 	for _, l := range s.VM.LeftOut {
-		if l.Name == name || l.Name == "" {
+		if l.Name == "" || l.Name == i.Name && l.SHA256 == i.SHA256 && l.CreatedAt.Equal(made) {
 			return PresenceLeftOut, &l
 		}
 	}
@@ -148,7 +168,7 @@ func (s *Store) Inspect(b *bundle.Bundle, name string, st *api.Status) (*Inspect
 	}
 	in.Schema, in.InVM = InspectSchema, PresenceUnknown
 	if st != nil {
-		in.InVM, in.LeftOut = In(*st, in.Name, in.SHA256)
+		in.InVM, in.LeftOut = In(*st, in.Summary)
 	}
 	return in, nil
 }

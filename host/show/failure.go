@@ -34,7 +34,7 @@ func (p *page) failure(r *receipt.Receipt) {
 }
 
 // commands are what somebody may want to copy out of advice.
-var commands = regexp.MustCompile(`'pybox [a-z ]+'|--[a-z]+ [0-9][0-9A-Za-z.]*`)
+var commands = regexp.MustCompile(`'pybox [a-z0-9 -]+'|--[a-z]+ [0-9][0-9A-Za-z.]*`)
 
 // copyable keeps commands on one line.
 func copyable(advice string) string {

@@ -28,7 +28,7 @@ func Images(w io.Writer, list []images.Summary, o Style) {
 		if s.Damaged != "" {
 			p.blank()
 			p.title("Damaged: "+Escape(s.Name, maxName), Escape(s.Damaged, maxSentence))
-			p.row("", "make it again with --replace, or remove it: "+glued("pybox image remove %s", Escape(s.Name, maxName)))
+			p.row("", copyable(Escape(s.Next, maxSentence)))
 		}
 	}
 	_, _ = w.Write(p.b.Bytes())
@@ -70,7 +70,7 @@ func Image(w io.Writer, in *images.Inspection, o Style) {
 	p.title("Image "+Escape(in.Name, maxName), from(in.Summary))
 	p.blank()
 	if in.Damaged != "" {
-		p.row("Damaged", Escape(in.Damaged, maxSentence))
+		p.row("Damaged", Escape(in.Damaged, maxSentence), copyable(Escape(in.Next, maxSentence)))
 	}
 	if in.SHA256 != "" {
 		p.row("SHA-256", Escape(in.SHA256, maxName))
@@ -112,7 +112,10 @@ func presence(in *images.Inspection) string {
 	case images.PresenceOther:
 		return "an earlier image of this name; 'pybox vm restart' gives it this one"
 	case images.PresenceLeftOut:
-		return "left out: " + Escape(in.LeftOut.Why, maxSentence) + "; " + Escape(in.LeftOut.Next, maxSentence)
+		if in.LeftOut.Name == "" {
+			return "all were left out: " + Escape(in.LeftOut.Why, maxSentence) + "; " + copyable(Escape(in.LeftOut.Next, maxSentence))
+		}
+		return "left out: " + Escape(in.LeftOut.Why, maxSentence) + "; " + copyable(Escape(in.LeftOut.Next, maxSentence))
 	}
 	return "not known; 'pybox vm status' tells of the VM"
 }

@@ -48,12 +48,12 @@ func TestImage(t *testing.T) {
 }
 
 func TestImagesNarrow(t *testing.T) {
-	list := []images.Summary{importedImage().Summary, {Name: "bad", Own: true, Damaged: "its record is \x1b[31mred"}}
+	list := []images.Summary{importedImage().Summary, {Name: "bad", Own: true, Damaged: "its record is \x1b[31mred", Next: "move\x1b it"}}
 	for _, width := range []int{0, 40} {
 		var b bytes.Buffer
 		Images(&b, list, Style{Width: width})
 		got := b.String()
-		if !strings.Contains(got, "444444444444") || !strings.Contains(got, "Damaged: bad") || strings.Contains(got, "\x1b") {
+		if !strings.Contains(got, "444444444444") || !strings.Contains(got, "Damaged: bad") || !strings.Contains(got, "move") || strings.Contains(got, "\x1b") {
 			t.Errorf("width %d: %q", width, got)
 		}
 		for _, line := range strings.Split(got, "\n") {
@@ -67,11 +67,11 @@ func TestImagesNarrow(t *testing.T) {
 func TestStatusTellsOfImages(t *testing.T) {
 	s := api.Status{State: api.StateRunning, VM: &api.VM{
 		Images:  []api.Image{{Name: "stdlib", SHA256: strings.Repeat("1", 64), Bytes: 1}, {Name: "mine", SHA256: strings.Repeat("2", 64), Bytes: 1, Own: true}},
-		LeftOut: []api.LeftOut{{Name: "bad", Why: "it is damaged", Next: "make it again"}},
+		LeftOut: []api.LeftOut{{Name: "bad", Why: "it is damaged", Next: "make it again"}, {Why: "the folder is", Next: "look"}},
 	}}
 	var b bytes.Buffer
 	Status(&b, s, time.Now(), false)
-	for _, want := range []string{"mine, 1 B, sha256 222222222222, yours", "bad LEFT OUT: it is damaged; make it again"} {
+	for _, want := range []string{"mine, 1 B, sha256 222222222222, yours", "bad LEFT OUT: it is damaged; make it again", "yours, all of them LEFT OUT: the folder is; look"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, b.String())
 		}

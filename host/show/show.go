@@ -88,7 +88,11 @@ func machine(t table, v *api.VM, now time.Time) {
 		t.row("Image", "%s, %v, sha256 %.12s%s", i.Name, units.Size(i.Bytes), i.SHA256, own)
 	}
 	for _, l := range v.LeftOut {
-		t.row("Image", "%s LEFT OUT: %s; %s", l.Name, l.Why, l.Next)
+		what := l.Name
+		if what == "" {
+			what = "yours, all of them"
+		}
+		t.row("Image", "%s LEFT OUT: %s; %s", what, l.Why, l.Next)
 	}
 	if !v.IdleStopAt.IsZero() {
 		t.row("Idle stop", "in %s unless it is used", units.Elapsed(v.IdleStopAt.Sub(now)))
