@@ -311,8 +311,13 @@ func (d *Daemon) lostAgent(i *instance, gone <-chan error) *api.End {
 	return d.unwanted(i, err)
 }
 
-// idleTimer's channel is closed once nobody has used the VM for the configured
-// time. It sleeps until that could first be true, then looks again.
+// idleLook is how often it is looked whether a VM is still in use that would be idle
+// otherwise: the end of a use is not always told.
+const idleLook = time.Minute
+
+// idleTimer's channel is closed once nobody has used the VM for the configured time, nor
+// waits for anything of this daemon: no run begins then any more. It sleeps until that
+// could first be true, then looks again.
 func (d *Daemon) idleTimer(ctx context.Context) <-chan struct{} {
 	limit := time.Duration(d.o.Config.VM.IdleStop)
 	if limit == 0 {
@@ -328,12 +333,12 @@ func (d *Daemon) idleTimer(ctx context.Context) <-chan struct{} {
 			case <-ctx.Done():
 				return
 			}
-			left := limit - d.o.Now().Sub(d.used())
+			left := d.closeIfIdleFor(limit)
 			if left <= 0 {
 				close(c)
 				return
 			}
-			t.Reset(left)
+			t.Reset(min(left, idleLook))
 		}
 	}()
 	return c
@@ -346,15 +351,9 @@ func (d *Daemon) touch() {
 	d.lastUse = d.o.Now()
 }
 
-// used is when the VM was used last: now, while a run is in progress.
-func (d *Daemon) used() time.Time {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.usedLocked()
-}
-
+// usedLocked is when the VM was used last: now, while it is in use.
 func (d *Daemon) usedLocked() time.Time {
-	if d.users > 0 {
+	if d.useLocked() != "" {
 		return d.o.Now()
 	}
 	return d.lastUse

@@ -171,9 +171,28 @@ func (d *Daemon) closeIfIdle() *api.Problem {
 		return &api.Problem{Type: api.ProblemInUse, Title: "the VM is in use", Status: http.StatusConflict,
 			Detail: "the VM is in use: " + why, Next: "try again when that has ended"}
 	}
+	d.closeLocked()
+	return nil
+}
+
+// closeIfIdleFor does so to one that nothing has used for so long, and gives 0 then, else
+// how long that takes at least.
+func (d *Daemon) closeIfIdleFor(limit time.Duration) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == api.StateStopping {
+		return 0
+	}
+	if left := limit - d.o.Now().Sub(d.usedLocked()); left > 0 {
+		return left
+	}
+	d.closeLocked()
+	return 0
+}
+
+func (d *Daemon) closeLocked() {
 	d.state, d.since = api.StateStopping, d.o.Now()
 	d.log.Info("vm state", "state", d.state)
-	return nil
 }
 
 // useLocked says what would be lost if the VM and this daemon ended now, "" when nothing
@@ -188,12 +207,15 @@ func (d *Daemon) useLocked() string {
 	case d.runs.Delivering():
 		return "a client has yet to take all that its run gave"
 	}
-	const wait = ", which they do for %v at most"
 	switch forRuns, forClients := d.files.Waiting(); {
+	case forClients == 1:
+		return fmt.Sprintf("a file that a run left waits for its client, which it does for %v at most", spool.Forget)
 	case forClients > 0:
-		return fmt.Sprintf("%d files that runs left wait for their clients"+wait, forClients, spool.Forget)
+		return fmt.Sprintf("%d files that runs left wait for their clients, which they do for %v at most", forClients, spool.Forget)
+	case forRuns == 1:
+		return fmt.Sprintf("a stored file waits for its run, which it does for %v at most", spool.Forget)
 	case forRuns > 0:
-		return fmt.Sprintf("%d stored files wait for their runs"+wait, forRuns, spool.Forget)
+		return fmt.Sprintf("%d stored files wait for their runs, which they do for %v at most", forRuns, spool.Forget)
 	}
 	return ""
 }
