@@ -54,6 +54,10 @@ const (
 // folder of that name while a box is made.
 const reservedName = ".pybox"
 
+// reservedPrefix begins no part of a file's name, in any case of its letters: the host
+// puts what comes back into a folder of such a name first, where the user wants it.
+const reservedPrefix = ".pybox-output-"
+
 // ErrRequest marks a request that can never be carried out as it is. The message
 // says what is wrong with it, for whoever wrote it.
 var ErrRequest = errors.New("the request is not acceptable")
@@ -110,8 +114,8 @@ func CheckBuild(m *agentv1.BuildRequest) error {
 
 // CheckFileName holds the name of a file in the working folder to its rules: a
 // relative, clean path with "/" between at most MaxNameDepth parts, each 1 to
-// MaxNamePart bytes of UTF-8 without control characters. The error matches
-// ErrRequest.
+// MaxNamePart bytes of UTF-8 without control characters, and none of PyBox's own. The
+// error matches ErrRequest.
 func CheckFileName(name string) error { return asRequestError(checkFileName(name)) }
 
 // CheckProgramName holds the name of the program to the rules of CheckFileName;
@@ -196,6 +200,8 @@ func checkFileName(name string) error {
 			return bad("it is not UTF-8")
 		case strings.ContainsFunc(p, unicode.IsControl):
 			return bad("it has a control character in it")
+		case len(p) >= len(reservedPrefix) && strings.EqualFold(p[:len(reservedPrefix)], reservedPrefix):
+			return bad("names that begin with \"" + reservedPrefix + "\" are kept for PyBox itself")
 		}
 	}
 	return nil

@@ -101,7 +101,7 @@ func TestCheckRunStart(t *testing.T) {
 func TestCheckFileName(t *testing.T) {
 	deep := strings.Repeat("d/", MaxNameDepth-1) + "f"
 	for _, name := range []string{
-		"a", "data/2024 (1).csv", "-x", "a-b", ".hidden", ".pyboxes", "sub/.pybox", "été/日本.txt", "a\\b", strings.Repeat("n", 255), deep,
+		"a", "data/2024 (1).csv", "-x", "a-b", ".hidden", ".pyboxes", "sub/.pybox", ".pybox-output", "x.pybox-output-0", "été/日本.txt", "a\\b", strings.Repeat("n", 255), deep,
 	} {
 		if err := CheckFileName(name); err != nil {
 			t.Errorf("%q: %v", name, err)
@@ -123,8 +123,9 @@ func TestCheckFileName(t *testing.T) {
 		strings.Repeat("n", 256): "256 bytes",
 		"d/" + deep:              "folders deep",
 		strings.Repeat(strings.Repeat("n", 250)+"/", 9) + "x": "at most 2048",
-		".pybox":   "kept for PyBox",
-		".pybox/s": "kept for PyBox",
+		".pybox":         "kept for PyBox",
+		".pybox/s":       "kept for PyBox",
+		".pybox-output-": "kept for PyBox", ".pybox-output-0/s": "kept for PyBox", "a/b/.PyBox-Output-x": "kept for PyBox",
 	} {
 		if err := CheckFileName(name); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want ErrRequest with %q", name, err, want)
@@ -210,7 +211,7 @@ func FuzzCheckRunStart(f *testing.F) {
 }
 
 func FuzzCheckFileName(f *testing.F) {
-	for _, s := range []string{"a", "../a", "a/./b", "/", "a\x00", ".pybox/x", "\xff", "a//b"} {
+	for _, s := range []string{"a", "../a", "a/./b", "/", "a\x00", ".pybox/x", "x/.pyboX-output-", "\xff", "a//b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {

@@ -255,12 +255,13 @@ func TestLookAtALinkInThePlaceOfAnInput(t *testing.T) {
 func TestLookAtNames(t *testing.T) {
 	long := strings.Repeat("n", 255)
 	dir := folder(t, map[string]string{
-		"été/日本": "1", "a\nb": "2", "\xff\xfe": "3", "\x1b[2J/f": "4", ".pybox/x": "5", ".hidden": "6", long: "7", "a b\\c": "8", "\u0085": "9", "-x": "0",
+		"été/日本": "1", "a\nb": "2", "\xff\xfe": "3", "\x1b[2J/f": "4", ".pybox/x": "5", ".hidden": "6", "sub/.Pybox-Output-0/f": "s", long: "7", "a b\\c": "8", "\u0085": "9", "-x": "0",
 	})
 	s, left := lookAt(t, dir, NewKnown(), wide)
-	same(t, "what came back", s.names, []string{"-x", ".hidden", "a b\\c", long, "été", "été/日本"})
+	same(t, "what came back", s.names, []string{"-x", ".hidden", "a b\\c", long, "sub", "été", "été/日本"})
 	same(t, "others", others(left), []string{
 		"name .pybox 0", "name .pybox/x 1", `name \u0085 1`, `name \x1b[2J 0`, `name \x1b[2J/f 1`, `name \xff\xfe 1`, `name a\nb 1`,
+		"name sub/.Pybox-Output-0 0", "name sub/.Pybox-Output-0/f 1",
 	})
 }
 
