@@ -325,8 +325,9 @@ func notByName(spec string) string {
 			return "is a source tree, and building it would run its code on this computer; lock a released version"
 		}
 	}
+	scheme, _, isAddress := strings.Cut(lower, "://")
 	switch {
-	case strings.Contains(lower, "://"), strings.HasPrefix(lower, "file:"):
+	case isAddress && !strings.ContainsAny(scheme, "@ \t"), strings.HasPrefix(lower, "file:"):
 		return "is an address without a name; write 'NAME @ ADDRESS', or lock a released version"
 	case strings.HasPrefix(spec, "."), strings.HasPrefix(spec, "/"), strings.Contains(spec, `\`),
 		strings.HasSuffix(lower, ".whl"), strings.HasSuffix(lower, ".zip"), strings.HasSuffix(lower, ".tar.gz"):
