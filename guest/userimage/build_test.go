@@ -510,26 +510,23 @@ func TestSameFromAnywhere(t *testing.T) {
 // TestChainedExtras: extras that ask for one another, in the worst order, are looked at
 // once each, up to a bound; and ctx is heard.
 func TestChainedExtras(t *testing.T) {
-	chain := func(n, more int) userimage.Wheel {
+	chain := func(n int) userimage.Wheel {
 		var req []string
 		for i := n - 1; i >= 0; i-- {
 			req = append(req, fmt.Sprintf("foo[e%d]; extra == 'e%d'", i+1, i))
 		}
 		req = append(req, "foo[e0]")
-		for i := range more {
-			req = append(req, fmt.Sprintf("x%d; extra == 'none'", i))
-		}
 		return source(t, t.TempDir(), wheeltest.Wheel{Name: "foo", Version: "1", Requires: req, Files: map[string]string{"foo.py": ""}})
 	}
 	start := time.Now()
-	build(t, options(t, chain(299, 3000)))
-	if took := time.Since(start); took > time.Minute {
+	build(t, options(t, chain(299)))
+	if took := time.Since(start); took > 20*time.Second { // all pairs of them take 0.1 s, all triples 30
 		t.Errorf("it took %v", took)
 	}
-	fails(t, options(t, chain(2000, 0)), userimage.ErrIncomplete, "more than 300 extras of foo 1 are asked for")
+	fails(t, options(t, chain(2000)), userimage.ErrIncomplete, "more than 300 extras of foo 1 are asked for")
 
 	ctx, cancel := context.WithCancel(t.Context())
-	o := options(t, chain(299, 3000))
+	o := options(t, chain(299))
 	o.Progress = func(line string) { // before the wheels are read: what reads them hears it as well
 		if strings.HasPrefix(line, "unpacking") {
 			cancel()

@@ -100,7 +100,7 @@ func (m *Maker) addCompiler(o *userimage.Options, b *bundle.Bundle, not bool) (n
 // explainBuild says what else a person can do.
 func (m *Maker) explainBuild(err error) error {
 	switch {
-	case errors.Is(err, bytecode.ErrArch), errors.Is(err, vm.ErrHost), errors.Is(err, compile.ErrFailed):
+	case errors.Is(err, bytecode.ErrArch), errors.Is(err, bytecode.ErrArchive), errors.Is(err, bytecode.ErrIncomplete), errors.Is(err, vm.ErrHost), errors.Is(err, compile.ErrFailed):
 		return fmt.Errorf("%w; without byte code the image works too, only slower: --no-bytecode: %w", ErrBytecode, err)
 	}
 	return m.explain(err)

@@ -305,6 +305,25 @@ func TestBuildWithoutByteCode(t *testing.T) {
 	}
 }
 
+// TestBuildWhereByteCodeFails: whatever is wrong with the byte code, an image can do
+// without.
+func TestBuildWhereByteCodeFails(t *testing.T) {
+	dir, lock := wheels(t, beta)
+	for name, c := range map[string]*bytecodetest.Compiler{
+		"lost":   {Lose: func(p string) bool { return strings.HasSuffix(p, "beta.py") }},
+		"record": {Record: map[string]string{"usr/share/pybox/preread": ""}},
+	} {
+		b := newBench(t)
+		c.GuestArch = b.compiler.GuestArch
+		b.Compiler = func() (bytecode.Compiler, error) { return c, nil }
+		_, err := b.Build(t.Context(), Build{Name: "mine", Lock: lock, Base: "stdlib", FindLinks: []string{dir}})
+		if !errors.Is(err, ErrBytecode) || !strings.Contains(err.Error(), "--no-bytecode") {
+			t.Errorf("%s: %v", name, err)
+		}
+		b.leaves()
+	}
+}
+
 // leaves expects that nothing of a failed making is left in the store.
 func (b *bench) leaves(names ...string) {
 	b.t.Helper()
