@@ -523,7 +523,7 @@ func TestChainedExtras(t *testing.T) {
 	if took := time.Since(start); took > 20*time.Second { // all pairs of them take 0.1 s, all triples 30
 		t.Errorf("it took %v", took)
 	}
-	fails(t, options(t, chain(2000)), userimage.ErrIncomplete, "more than 300 extras of foo 1 are asked for")
+	fails(t, options(t, chain(320)), userimage.ErrIncomplete, "more than 300 extras of foo 1 are asked for")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	o := options(t, chain(299))
