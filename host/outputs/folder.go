@@ -36,8 +36,12 @@ func (m means) of(root *os.Root) (*folder, error) {
 
 func (f *folder) close() error { return errors.Join(f.self.Close(), f.root.Close()) }
 
-// errOther: a name does not stand for the folder that it should.
-var errOther = errors.New("it is something else by now")
+var (
+	// errOther: a name does not stand for the folder that it should.
+	errOther = errors.New("it is something else by now")
+	// errForeign: the folder is somebody else's.
+	errForeign = errors.New("what is made there belongs to another user")
+)
 
 // sub opens a folder of ours in it, and no link to one.
 func (f *folder) sub(name string) (*folder, error) {
@@ -56,7 +60,8 @@ func (f *folder) sub(name string) (*folder, error) {
 	return sub, nil
 }
 
-// isNamed tells whether name still stands for sub, which is ours.
+// isNamed tells whether name still stands for sub, which is ours. Errors: errOther,
+// errForeign.
 func (f *folder) isNamed(sub *folder, name string) error {
 	named, err := f.root.Lstat(name)
 	if err != nil {
@@ -67,10 +72,15 @@ func (f *folder) isNamed(sub *folder, name string) error {
 		return err
 	}
 	st, ok := open.Sys().(*syscall.Stat_t)
-	if !ok || !open.IsDir() || !os.SameFile(named, open) || int(st.Uid) != os.Geteuid() {
-		return &fs.PathError{Op: "open", Path: name, Err: errOther}
+	switch {
+	case !ok || !open.IsDir() || !os.SameFile(named, open):
+		err = errOther
+	case int(st.Uid) != os.Geteuid() || f.foreign:
+		err = errForeign
+	default:
+		return nil
 	}
-	return nil
+	return &fs.PathError{Op: "open", Path: name, Err: err}
 }
 
 // about asks before something is done.
@@ -182,6 +192,9 @@ func (f *folder) moveSlowly(name string, to *folder, as string) error {
 	}
 	from, dest := int(f.self.Fd()), int(to.self.Fd())
 	if !st.IsDir() {
+		if err := f.about("link " + name); err != nil {
+			return err
+		}
 		if err := unix.Linkat(from, name, dest, as, 0); err != nil {
 			return err
 		}
@@ -212,7 +225,10 @@ var (
 // lock locks the folder for as long as it is open. Errors: errLocked, errNoLocks.
 func (f *folder) lock() error {
 	for {
-		err := unix.Flock(int(f.self.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := f.about("lock")
+		if err == nil {
+			err = unix.Flock(int(f.self.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		}
 		switch {
 		case errors.Is(err, syscall.EINTR):
 		case errors.Is(err, syscall.EWOULDBLOCK):

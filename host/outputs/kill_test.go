@@ -106,8 +106,7 @@ func without(all map[string]string, folder string) (rest, under map[string]strin
 
 // TestKill kills a command before every single step of its own. What was there before
 // is as it was; of what came there is nothing or all, but between two of several moves,
-// and then the next command puts that right: nothing or all is there, and what was
-// complete is somewhere. That command's own results get their place as ever.
+// and then the next command does the rest of them. What was complete is somewhere.
 func TestKill(t *testing.T) {
 	inMemory(t)
 	for _, plain := range []bool{false, true} {
@@ -124,7 +123,7 @@ func TestKill(t *testing.T) {
 			"archive":  {dir: "out.tar", root: ".", archive: true},
 		} {
 			t.Run(fmt.Sprintf("%s, plain %t", name, plain), func(t *testing.T) {
-				steps, halves, kepts := 0, 0, 0
+				steps, halves, kepts, finished := 0, 0, 0, 0
 				for at := 1; ; at++ {
 					t.Chdir(t.TempDir())
 					write(t, "mine/own", "own")
@@ -170,22 +169,37 @@ func TestKill(t *testing.T) {
 					}
 					restWhole := c.archive && len(rest) == 1 || maps.Equal(rest, c.what)
 					keptWhole := c.archive && len(kept) == 1 || maps.Equal(kept, c.what)
+					said := strings.Join(p.Repaired, "\n")
 					switch {
-					case restWhole && len(kept) == 0 && len(p.Repaired) == 0:
-					case len(rest) == 0 && keptWhole && len(p.Repaired) == 1 && strings.Contains(p.Repaired[0], "run 5319e024"):
+					case restWhole && len(kept) == 0 && len(after) == len(rest) && said == "":
+					case restWhole && len(kept) == 0 && len(after) > 0 && len(p.Repaired) == 1 && strings.HasSuffix(said, `left into "mine": the rest of it is there now too`):
+						finished++
+					case plain && name == "existing" && partOf(rest, c.what) && maps.Equal(union(kept, rest), c.what) && len(p.Repaired) == 1 && strings.Contains(said, "is there already"):
+						// a folder that was made, and did not get what it has
+					case len(rest) == 0 && keptWhole && len(p.Repaired) == 1 && strings.Contains(said, "run 5319e024"):
 						kepts++
-					case len(rest) == 0 && len(kept) == 0 && len(after) == 0 && len(p.Repaired) == 0:
+					case len(rest) == 0 && len(kept) == 0 && len(after) == 0 && said == "":
 					default:
 						t.Fatalf("step %d: after the repair %q and %q, before %q; said %q", at, names(rest), names(kept), names(after), p.Repaired)
 					}
 				}
-				t.Logf("killed at %d steps; %d times between moves, %d times something was kept", steps, halves, kepts)
-				if steps < 15 || kepts == 0 || name == "existing" && halves == 0 {
+				t.Logf("killed at %d steps; %d times between moves, %d times something was kept, %d times the rest followed", steps, halves, kepts, finished)
+				if steps < 15 || kepts == 0 || name == "existing" && (halves == 0 || finished == 0) {
 					t.Error("that is not every case")
 				}
 			})
 		}
 	}
+}
+
+// partOf tells whether all of some is in all.
+func partOf(some, all map[string]string) bool {
+	for name, text := range some {
+		if have, ok := all[name]; !ok || have != text {
+			return false
+		}
+	}
+	return true
 }
 
 // onlyEmpty tells whether there is but one folder, an empty one.
@@ -202,8 +216,8 @@ func inMemory(t *testing.T) {
 	}
 }
 
-// TestKillThenDeliver: the next command's own results take the place that those of a
-// killed one had half taken.
+// TestKillThenDeliver: the next command's own results get their place, or where the
+// killed one's have that by now, a folder of their own. Nothing is lost either way.
 func TestKillThenDeliver(t *testing.T) {
 	inMemory(t)
 	for at := 1; ; at++ {
@@ -212,15 +226,23 @@ func TestKillThenDeliver(t *testing.T) {
 		if !killed(t, at, false, false, "mine") {
 			break
 		}
-		if maps.Equal(visible(t, "mine"), union(left, map[string]string{"own": "own"})) {
-			continue // it was done
-		}
+		begun := len(visible(t, "mine")) > 1
 		second := delivery(left)
 		second.Run = "second"
-		if _, err := deliver(t, usual(), "mine", second); err != nil {
+		_, err := deliver(t, usual(), "mine", second)
+		var k *KeptError
+		switch {
+		case begun && (!errors.As(err, &k) || k.Path != "mine/"+keptPrefix+"second"):
+			t.Fatalf("step %d: %v", at, err)
+		case begun:
+			expect(t, k.Path, left)
+		case err != nil:
 			t.Fatalf("step %d: %v", at, err)
 		}
 		rest, _ := without(seen(t, "mine"), keptPrefix+"5319e024")
+		rest, _ = without(rest, keptPrefix+"second")
+		delete(rest, keptPrefix+"5319e024/")
+		delete(rest, keptPrefix+"second/")
 		if !maps.Equal(rest, union(left, map[string]string{"own": "own"})) {
 			t.Fatalf("step %d: %q", at, names(rest))
 		}
@@ -308,6 +330,16 @@ func judge(t *testing.T, at int, failed, dir string, archive bool, err error) st
 		}
 		return "kept"
 	case errors.As(err, &half):
+		if half.Whole && (!complete(half.Path) || complete(dir)) {
+			t.Errorf("%d, %s: whole in %q, and there is %q", at, failed, half.Path, names(seen(t, ".")))
+		}
+		if !half.Whole {
+			got := union(visible(t, dir), seen(t, half.Path))
+			delete(got, "own")
+			if !maps.Equal(got, left) {
+				t.Errorf("%d, %s: here and in %q there is %q", at, failed, half.Path, names(got))
+			}
+		}
 		return "half"
 	}
 	if !errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), ".pybox-output-") {
@@ -332,7 +364,7 @@ func TestTwoFailures(t *testing.T) {
 	moves := 0
 	m := means{mark: unmarked{}, before: func(what string) error {
 		if strings.HasPrefix(what, "move ") {
-			if moves++; moves == 3 || moves == 5 {
+			if moves++; moves == 4 || moves == 5 { // one is the probe
 				return syscall.EIO
 			}
 		}
@@ -340,8 +372,12 @@ func TestTwoFailures(t *testing.T) {
 	}}
 	_, err := deliver(t, m, "mine", delivery(left))
 	var half *HalfError
-	if !errors.As(err, &half) || !errors.Is(err, syscall.EIO) || !strings.HasPrefix(half.Path, "mine/"+stagePrefix) {
+	if !errors.As(err, &half) || !errors.Is(err, syscall.EIO) || !strings.HasPrefix(half.Path, "mine/"+stagePrefix) || half.Whole {
 		t.Fatalf("%v", err)
+	}
+	both := union(visible(t, "mine"), seen(t, half.Path))
+	if delete(both, "own"); !maps.Equal(both, left) {
+		t.Errorf("here and in %q there is %q", half.Path, names(both))
 	}
 	if got := visible(t, "mine"); len(got) <= 1 {
 		t.Errorf("nothing was left behind: %q", names(got))
@@ -351,10 +387,248 @@ func TestTwoFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	expect(t, "mine", union(map[string]string{"own": "own"}, below(keptPrefix+"5319e024", left)))
+	expect(t, "mine", union(map[string]string{"own": "own"}, left))
 	if len(p.Repaired) != 1 {
 		t.Errorf("%q", p.Repaired)
 	}
+}
+
+// TestWholeHalf: a name is taken, and what came cannot get a folder of its own: it is
+// said where all of it lies.
+func TestWholeHalf(t *testing.T) {
+	inMemory(t)
+	halves, kepts := 0, 0
+	for at := 1; at < 1000; at++ {
+		t.Chdir(t.TempDir())
+		write(t, "mine/own", "own")
+		write(t, "mine/a.csv", "mine")
+		step, failed := 0, ""
+		m := means{mark: unmarked{}, before: func(what string) error {
+			if step++; step == at {
+				failed = what
+				return syscall.EIO
+			}
+			return nil
+		}}
+		p, err := m.openFolder("mine")
+		if err != nil {
+			continue
+		}
+		err = p.Deliver(t.Context(), delivery(left))
+		p.Close()
+		if failed == "" {
+			break
+		}
+		var half *HalfError
+		var kept *KeptError
+		switch {
+		case errors.As(err, &half):
+			if halves++; !half.Whole {
+				t.Errorf("%s: %v", failed, err)
+			}
+			expect(t, half.Path, left)
+		case errors.As(err, &kept):
+			kepts++
+			expect(t, kept.Path, left)
+			continue
+		default:
+			continue
+		}
+		p, err = OpenFolder("mine")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		expect(t, "mine", union(map[string]string{"own": "own", "a.csv": "mine"}, below(keptPrefix+"5319e024", left)))
+		if len(p.Repaired) != 1 || !strings.HasSuffix(p.Repaired[0], `that lies in "mine/`+keptPrefix+`5319e024"`) {
+			t.Errorf("%q", p.Repaired)
+		}
+	}
+	if halves == 0 || kepts < 2 { // also where syncing fails after the renaming
+		t.Errorf("%d halves, %d kept: that is not every case", halves, kepts)
+	}
+}
+
+// TestPersonsOwn: what a person did with what had been moved is theirs, and stays
+// where it is; and what is said of it is true.
+func TestPersonsOwn(t *testing.T) {
+	inMemory(t)
+	rest := map[string]string{"d/": "", "z": left["z"]}
+	for name, c := range map[string]struct {
+		change func(t *testing.T)
+		after  map[string]string // beside what is in rest
+		kept   map[string]string // the rest of it
+		says   string
+	}{
+		"work in a folder": {func(t *testing.T) {
+			write(t, "mine/b/thesis.tex", "years of work")
+			write(t, "mine/b/c/deep.tex", "years of work")
+			write(t, "mine/b/run.sh", "edited by its owner")
+		}, map[string]string{"a.csv": left["a.csv"], "b/": "", "b/run.sh*": "edited by its owner", "b/c/": "", "b/c/empty": "", "b/thesis.tex": "years of work", "b/c/deep.tex": "years of work"}, nil,
+			"the rest of it is there now too"},
+		"changed": {func(t *testing.T) { write(t, "mine/a.csv", "changed") },
+			union(below("b", map[string]string{"run.sh*": "#!", "c/": "", "c/empty": ""}), map[string]string{"a.csv": "changed"}), nil,
+			`the rest of it is there now too; changed or gone since it was put there: "a.csv"`},
+		"gone": {func(t *testing.T) {
+			if err := errors.Join(os.Remove("mine/a.csv"), os.RemoveAll("mine/b")); err != nil {
+				t.Fatal(err)
+			}
+		}, nil, nil, `the rest of it is there now too; changed or gone since it was put there: "a.csv", "b"`},
+		"taken": {func(t *testing.T) { write(t, "mine/z", "mine") },
+			union(below("b", map[string]string{"run.sh*": "#!", "c/": "", "c/empty": ""}), map[string]string{"a.csv": left["a.csv"], "z": "mine"}), rest,
+			`the rest of it lies in "mine/pybox-results-5319e024", since "mine/z" is there already`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			killedBefore(t, "d")
+			c.change(t)
+			p, err := OpenFolder("mine")
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Close()
+			want := union(c.after, map[string]string{"own": "own"})
+			if c.kept == nil {
+				want = union(want, rest)
+			} else {
+				want = union(want, below(keptPrefix+"5319e024", c.kept))
+			}
+			expect(t, "mine", want)
+			if len(p.Repaired) != 1 || !strings.HasSuffix(p.Repaired[0], `run 5319e024 left into "mine": `+c.says) {
+				t.Errorf("said %q", p.Repaired)
+			}
+		})
+	}
+}
+
+// TestRemovalCutOff: a stage whose removal was cut off is none that has something.
+func TestRemovalCutOff(t *testing.T) {
+	inMemory(t)
+	for at := 1; ; at++ {
+		t.Chdir(t.TempDir())
+		killedHalf(t)
+		m := usual()
+		step, failed, begun := 0, false, false
+		m.before = func(string) error {
+			if !begun {
+				return nil
+			}
+			if step++; step == at {
+				failed = true
+				return syscall.EIO
+			}
+			return nil
+		}
+		f, err := m.folder("mine")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &stage{at: f, name: stageIn(t, "mine")}
+		if err := s.take(); err != nil {
+			t.Fatal(err)
+		}
+		begun = true
+		_ = s.remove()
+		f.close()
+		if !failed {
+			break
+		}
+		// Of what is removed as a whole half is gone by now.
+		if half, err := filepath.Glob("mine/" + stagePrefix + "*/" + filesName + "/z"); err != nil || len(half) == 1 && os.Remove(half[0]) != nil {
+			t.Fatal(half, err)
+		}
+		p, err := OpenFolder("mine")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		if journal := at <= 2; journal != (len(p.Repaired) == 1) {
+			t.Errorf("step %d: said %q", at, p.Repaired)
+		}
+	}
+}
+
+// TestOtherDevice: the number of the device is another one than it was.
+func TestOtherDevice(t *testing.T) {
+	inMemory(t)
+	for _, path := range []string{markName, journalName} {
+		t.Chdir(t.TempDir())
+		killedHalf(t)
+		name := filepath.Join("mine", stageIn(t, "mine"), path)
+		b, err := os.ReadFile(name)
+		if err != nil || !strings.Contains(string(b), `"dev":`) {
+			t.Fatal(string(b), err)
+		}
+		write(t, name, strings.ReplaceAll(string(b), `"dev":`, `"dev":7`))
+		p, err := OpenFolder("mine")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		expect(t, "mine", union(map[string]string{"own": "own"}, left))
+		if len(p.Repaired) != 1 || !strings.HasSuffix(p.Repaired[0], "the rest of it is there now too") {
+			t.Errorf("%s: %q", path, p.Repaired)
+		}
+	}
+}
+
+// TestBeginningOfAMark: it is removed where it is one of that very folder.
+func TestBeginningOfAMark(t *testing.T) {
+	inMemory(t)
+	for n, goes := range []bool{true, true, true, true, true, false, false, false} {
+		t.Chdir(t.TempDir())
+		dir := "mine/" + stagePrefix + "0123456789abcdef"
+		file := dir + "/" + markName + newSuffix
+		write(t, file, "")
+		st, err := os.Stat(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := identityOf(st)
+		whole := fmt.Sprintf(`{"stage":%q,"ino":%d,"dev":%d}`, filepath.Base(dir), id.Ino, id.Dev)
+		text := []string{"", "{", whole[:20], whole, strings.Replace(whole, `"dev":`, `"dev":7`, 1), "a person's note", whole + "x", `{"stage":"x"`}[n]
+		if n == 6 {
+			text = strings.Replace(whole, `"ino":`, `"ino":7`, 1)
+		}
+		write(t, file, text)
+		p, err := OpenFolder("mine")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		if _, err := os.Stat(file); (err != nil) != goes || goes != (len(p.Repaired) == 0) {
+			t.Errorf("%q: %v, said %q", text, err, p.Repaired)
+		}
+	}
+}
+
+// TestNoLocks: where nothing tells whether somebody is at work, everything is left
+// alone, and said; and results are delivered all the same.
+func TestNoLocks(t *testing.T) {
+	inMemory(t)
+	t.Chdir(t.TempDir())
+	killedHalf(t)
+	before := seen(t, "mine")
+	m := usual()
+	m.before = func(what string) error {
+		if what == "lock" {
+			return syscall.ENOTSUP
+		}
+		return nil
+	}
+	p, err := m.openFolder("mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	expect(t, "mine", before)
+	if len(p.Repaired) != 1 || !strings.Contains(p.Repaired[0], "looks like what a killed command left") || !strings.Contains(p.Repaired[0], "no locks: look at it yourself") {
+		t.Errorf("%q", p.Repaired)
+	}
+	if err := p.Deliver(t.Context(), delivery(map[string]string{"other": "x"})); err != nil {
+		t.Error(err)
+	}
+	expect(t, "mine", union(before, map[string]string{"other": "x"}))
 }
 
 // TestNotOurs: what only looks like something of ours is left alone, and so is what
@@ -368,6 +642,11 @@ func TestNotOurs(t *testing.T) {
 	if out, err := exec.Command("cp", "-a", "mine", "copy").CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
+	// A person's own folders.
+	if err := os.MkdirAll("mine/"+stagePrefix+"archive", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, "mine/"+stagePrefix+"x/"+markName+newSuffix, "a person's note")
 	// A stage without a mark, and a link to a real one.
 	write(t, "mine/"+stagePrefix+"0000000000000000/precious", "mine")
 	if err := os.Symlink(ours, "mine/"+stagePrefix+"1111111111111111"); err != nil {
@@ -381,7 +660,7 @@ func TestNotOurs(t *testing.T) {
 	}
 	p.Close()
 	expect(t, "copy", copied)
-	if len(p.Repaired) != 0 {
+	if len(p.Repaired) != 1 || !strings.Contains(p.Repaired[0], fmt.Sprintf("%q looks like what a killed command left", "copy/"+ours)) {
 		t.Errorf("%q", p.Repaired)
 	}
 	// Somebody is at it.
@@ -400,6 +679,9 @@ func TestNotOurs(t *testing.T) {
 	}
 	p.Close()
 	expect(t, "mine", before)
+	if len(p.Repaired) != 1 || !strings.Contains(p.Repaired[0], stagePrefix+"0000000000000000") {
+		t.Errorf("%q", p.Repaired)
+	}
 	s.close()
 	// Nobody is any more, and one of the files was changed meanwhile.
 	write(t, "mine/a.csv", "changed by its owner")
@@ -409,7 +691,7 @@ func TestNotOurs(t *testing.T) {
 	}
 	p.Close()
 	got := seen(t, "mine")
-	if got["a.csv"] != "changed by its owner" || got[stagePrefix+"0000000000000000/precious"] != "mine" || got["own"] != "own" || len(p.Repaired) != 1 {
+	if got["a.csv"] != "changed by its owner" || got[stagePrefix+"0000000000000000/precious"] != "mine" || got["own"] != "own" || len(p.Repaired) != 2 {
 		t.Errorf("%q, said %q", got, p.Repaired)
 	}
 	if _, err := os.Lstat(filepath.Join("mine", ours)); !errors.Is(err, fs.ErrNotExist) {
@@ -433,6 +715,26 @@ func TestDamagedJournal(t *testing.T) {
 		expect(t, "mine", before)
 		if len(p.Repaired) != 1 || !strings.Contains(p.Repaired[0], "could not be repaired") {
 			t.Errorf("%.50q: %q", journal, p.Repaired)
+		}
+	}
+}
+
+// killedBefore has a command killed between two moves to the folder "mine": all that
+// comes before name was moved, and name was not.
+func killedBefore(t *testing.T, name string) {
+	t.Helper()
+	for at := 1; ; at++ {
+		if err := os.RemoveAll("mine"); err != nil {
+			t.Fatal(err)
+		}
+		write(t, "mine/own", "own")
+		if !killed(t, at, false, false, "mine") {
+			t.Fatal("it was never killed there")
+		}
+		_, there := os.Lstat("mine/b")
+		_, err := os.Lstat("mine/" + name)
+		if there == nil && err != nil {
+			return
 		}
 	}
 }

@@ -3,7 +3,8 @@
 // meanwhile. What it gets is staged beside where it belongs, complete and verified,
 // and moved there by renames that replace nothing. Where one of several renames fails
 // the others are taken back; where the process is killed between them, the next one
-// that opens the same place does that. Nothing is thrown away that was complete.
+// that opens the same place does the rest of them. Nothing is thrown away that was
+// complete.
 // Paths below the place go through os.Root; no link is followed and none is made.
 package outputs
 
@@ -40,12 +41,13 @@ func (e *KeptError) Error() string { return e.Err.Error() }
 // Unwrap gives the cause.
 func (e *KeptError) Unwrap() error { return e.Err }
 
-// HalfError: some of what came is where it belongs and could not be taken back, or
-// what came could not be put into a folder of its own. All of it is in the place or in
-// its folder Path; the next Open of the place puts that right.
+// HalfError: some of what came is where it belongs and could not be taken back, and the
+// rest is in Path; or, where Whole is true, all of it is in Path, which could not be
+// given another name. The next Open of the place puts that right.
 type HalfError struct {
-	Path string
-	Err  error
+	Path  string
+	Whole bool
+	Err   error
 }
 
 func (e *HalfError) Error() string { return e.Err.Error() }
@@ -76,6 +78,8 @@ type means struct {
 	plain bool
 	// mark marks a file as one that came out of a box.
 	mark marker
+	// foreign: new folders belong to somebody else, as where a server decides that.
+	foreign bool
 }
 
 // OpenFolder opens the folder path: one that is there, or one that is to be made in one
@@ -91,18 +95,18 @@ func (m means) openFolder(path string) (*Place, error) {
 	st, err := os.Stat(path) // what the person names may be a link
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return m.openNew(path)
+		return m.openNew(path, false)
 	case err != nil:
 		return nil, fmt.Errorf("%q: %w", path, cause(err))
 	case !st.IsDir():
 		return nil, fmt.Errorf("%q is a file, want a folder", path)
 	}
-	p, err := m.open(path, "")
+	p, err := m.open(&Place{path: path})
 	if err != nil {
 		return nil, err
 	}
-	if base := filepath.Base(path); base != "." && base != ".." {
-		p.repairAbove(filepath.Dir(filepath.Clean(path)))
+	if real, err := filepath.EvalSymlinks(path); err == nil && !isDots(filepath.Base(real)) {
+		p.repairAbove(filepath.Dir(real))
 	}
 	return p, nil
 }
@@ -117,24 +121,21 @@ func (m means) openArchive(path string) (*Place, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%q: %w", path, cause(err))
 	}
-	p, err := m.openNew(path)
-	if err != nil {
-		return nil, err
-	}
-	p.archive = true
-	return p, nil
+	return m.openNew(path, true)
 }
 
 // openNew opens the folder of something that is not there yet.
-func (m means) openNew(path string) (*Place, error) {
+func (m means) openNew(path string, archive bool) (*Place, error) {
 	if path == "" {
 		return nil, errors.New("its path is empty")
 	}
 	if _, err := os.Lstat(path); err == nil {
 		return nil, fmt.Errorf("%q is a link that leads nowhere", path)
 	}
-	clean := filepath.Clean(path)
-	above := filepath.Dir(clean)
+	above, name := split(path)
+	if isDots(name) {
+		return nil, fmt.Errorf("%q is not there and has no name that could be made", path)
+	}
 	switch st, err := os.Stat(above); {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%q: there is no folder %q: make that first", path, above)
@@ -143,34 +144,122 @@ func (m means) openNew(path string) (*Place, error) {
 	case !st.IsDir():
 		return nil, fmt.Errorf("%q: %q is a file", path, above)
 	}
-	return m.open(above, filepath.Base(clean))
+	return m.open(&Place{path: above, name: name, archive: archive})
 }
 
-// open opens the folder path and sees that something can be made in it, which is best
-// seen by doing it.
-func (m means) open(path, name string) (*Place, error) {
-	at, err := m.folder(path)
-	if err != nil {
-		return nil, fmt.Errorf("%q: %w", path, cause(err))
+// split gives the folder that a path lies in and its name there. It does not look at
+// ".." in the path: "link/.." is not always ".".
+func split(path string) (above, name string) {
+	for len(path) > 1 && strings.HasSuffix(path, "/") {
+		path = path[:len(path)-1]
 	}
-	p := &Place{path: path, at: at, name: name, means: m}
-	p.Repaired = repair(path, at)
-	probe := stageName()
-	if err = at.mkdir(probe, 0o700); err == nil {
-		err = at.remove(probe)
+	switch above, name = filepath.Split(path); {
+	case above == "":
+		above = "."
+	case strings.Trim(above, "/") != "":
+		above = strings.TrimRight(above, "/")
 	}
-	if err != nil {
-		at.close()
-		return nil, fmt.Errorf("nothing can be made in %q: %w", path, cause(err))
+	return above, name
+}
+
+func isDots(name string) bool { return name == "." || name == ".." }
+
+// join is the path of something in a folder, which stays as a person wrote it.
+func join(path string, names ...string) string {
+	for _, name := range names {
+		switch {
+		case name == "":
+		case path == "." || path == "./":
+			path = name
+		default:
+			path = strings.TrimRight(path, "/") + "/" + name
+		}
+	}
+	return path
+}
+
+// open opens the folder of a place and sees that all can be done in it that has to be
+// done after the run, which is best seen by doing it.
+func (m means) open(p *Place) (_ *Place, err error) {
+	p.means = m
+	if p.at, err = m.folder(p.path); err != nil {
+		return nil, fmt.Errorf("%q: %w", p.path, cause(err))
+	}
+	p.Repaired = repair(p.path, p.at)
+	if err := p.probe(); err != nil {
+		p.at.close()
+		return nil, err
 	}
 	return p, nil
+}
+
+// probe makes a stage, and in it what there will be of results, and removes it.
+func (p *Place) probe() error {
+	s, err := newStage(p.at)
+	if err != nil {
+		return fmt.Errorf("nothing can be made in %q: %w", p.path, cause(err))
+	}
+	defer func() { _ = s.remove() }() // what is left of it the next one removes
+	const name, moved = "probe", "moved"
+	if err := p.probeFile(s.files, name); err != nil {
+		return fmt.Errorf("no file can be made in %q: %w", p.path, cause(err))
+	}
+	if p.name != "" && !p.archive { // then a folder is all that is moved
+		err = errors.Join(s.files.remove(name), s.files.mkdir(name, modeFolder))
+	}
+	if err == nil {
+		err = s.files.move(name, s.files, moved)
+	}
+	if err != nil {
+		return fmt.Errorf("nothing can be moved in %q without a danger that something is replaced, by a rename or a hard link: %w", p.path, cause(err))
+	}
+	return nil
+}
+
+// probeFile makes a file with the mark that each gets.
+func (p *Place) probeFile(in *folder, name string) error {
+	w, err := in.create(name, modeFile)
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.means.mark.mark(w), w.Close())
 }
 
 // Close closes the place.
 func (p *Place) Close() error { return p.at.close() }
 
 // String is the path of what is made, or of the folder that results go into.
-func (p *Place) String() string { return filepath.Join(p.path, p.name) }
+func (p *Place) String() string { return join(p.path, p.name) }
+
+// Makes tells whether path is what is made, which is not there yet.
+func (p *Place) Makes(path string) bool {
+	above, name := split(path)
+	if p.name == "" || name != p.name {
+		return false
+	}
+	st, err := os.Stat(above)
+	if err != nil {
+		return false
+	}
+	at, err := p.at.self.Stat()
+	return err == nil && os.SameFile(st, at)
+}
+
+// Has tells whether one of the files that were delivered, all under their names, is at
+// path now.
+func (p *Place) Has(path string, files []receipt.File) bool {
+	st, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	if p.archive {
+		files = []receipt.File{{}}
+	}
+	return slices.ContainsFunc(files, func(f receipt.File) bool {
+		is, err := p.at.root.Lstat(join(".", p.name, f.Name))
+		return err == nil && os.SameFile(st, is)
+	})
+}
 
 // Delivery is what came of a run.
 type Delivery struct {
@@ -179,6 +268,9 @@ type Delivery struct {
 	// Files are those that were returned, in any order.
 	Files []receipt.File
 	Open  Opener
+	// Publishing is called when everything has come, before the first of it is moved to
+	// its place, which nothing should cut off; nil: nobody waits for that.
+	Publishing func()
 }
 
 // Opener opens the bytes of a file that was returned.
@@ -203,6 +295,9 @@ func (p *Place) Deliver(ctx context.Context, d Delivery) error {
 	if err := fill(ctx, s, files, d.Open); err != nil {
 		_ = s.remove() // what is left of it the next one removes
 		return err
+	}
+	if d.Publishing != nil {
+		d.Publishing()
 	}
 	return p.publish(s, d.Run)
 }

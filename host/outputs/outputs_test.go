@@ -147,7 +147,7 @@ func TestDeliver(t *testing.T) {
 		m := usual()
 		m.plain = plain
 		t.Chdir(t.TempDir())
-		for _, path := range []string{"new", "./new2/", "new3/../new3"} {
+		for _, path := range []string{"new", "./new2/", "new2/../new3"} {
 			if _, err := deliver(t, m, path, delivery(left)); err != nil {
 				t.Error(err)
 			}
@@ -540,13 +540,140 @@ func TestMark(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, b[:max(n, 0)], err)
 		}
 	}
-	// What cannot be marked does not get there.
+	// Where nothing can be marked nothing is begun.
 	m.mark = attribute{"no.such.namespace", ""}
-	if _, err := deliver(t, m, "unmarked", delivery(left)); err == nil || !strings.Contains(err.Error(), "setting no.such.namespace") {
+	for _, open := range []func(string) (*Place, error){m.openFolder, m.openArchive} {
+		if p, err := open("unmarked"); err == nil || !strings.Contains(err.Error(), `no file can be made in ".": setting no.such.namespace`) {
+			t.Errorf("%v, %v", p, err)
+		}
+	}
+	if left, err := filepath.Glob(".pybox*"); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestUnfit: a file system that cannot do what is to be done after the run is refused
+// before it, and nothing is left there.
+func TestUnfit(t *testing.T) {
+	inMemory(t)
+	foreign := usual()
+	foreign.foreign = true
+	noLinks := usual()
+	noLinks.plain = true
+	noLinks.before = func(what string) error {
+		if strings.HasPrefix(what, "link ") {
+			return syscall.EPERM
+		}
+		return nil
+	}
+	for _, c := range []struct {
+		open func(string) (*Place, error)
+		path string
+		says string // empty: it will do
+	}{
+		{foreign.openFolder, "mine", `nothing can be made in "mine": what is made there belongs to another user`},
+		{foreign.openFolder, "new", `nothing can be made in "."`},
+		{foreign.openArchive, "new.tar", `nothing can be made in "."`},
+		{noLinks.openFolder, "mine", `nothing can be moved in "mine" without a danger`},
+		{noLinks.openArchive, "new.tar", `nothing can be moved in "." without a danger`},
+		{noLinks.openFolder, "new", ""},
+	} {
+		t.Chdir(t.TempDir())
+		write(t, "mine/own", "own")
+		p, err := c.open(c.path)
+		if c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v, want %q", c.path, err, c.says)
+		}
+		expect(t, ".", below("mine", map[string]string{"own": "own"}))
+		if c.says != "" {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Deliver(t.Context(), delivery(left)); err != nil {
+			t.Error(err)
+		}
+		p.Close()
+		expect(t, c.path, left)
+	}
+}
+
+// TestPathsAsWritten: ".." behind a link is what the system takes it for.
+func TestPathsAsWritten(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write(t, "a/b/x", "x")
+	if err := os.Symlink("a/b", "link"); err != nil {
+		t.Fatal(err)
+	}
+	p, err := deliver(t, usual(), "link/../out", delivery(left))
+	if err != nil || p.String() != "link/../out" {
+		t.Error(p, err)
+	}
+	expect(t, "a/out", left)
+	for path, says := range map[string]string{"nope/..": "has no name", "nope/../..": "has no name", "nope/.": "has no name", "nope/../out": `no folder "nope/.."`} {
+		for _, open := range []func(string) (*Place, error){OpenFolder, OpenArchive} {
+			if p, err := open(path); err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%q: %v, %v", path, p, err)
+			}
+		}
+	}
+	// What a killed command left where a link leads to is found.
+	t.Chdir(t.TempDir())
+	write(t, "deep/mine/own", "own")
+	stage := "deep/" + stagePrefix + "0123456789abcdef"
+	if err := errors.Join(os.Mkdir(stage, 0o700), os.Symlink("deep/mine", "link")); err != nil {
+		t.Fatal(err)
+	}
+	if p, err = OpenFolder("link"); err != nil {
+		t.Fatal(err)
+	}
+	p.Close()
+	if _, err := os.Lstat(stage); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
-	if _, err := os.Lstat("unmarked"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%v", err)
+}
+
+func TestMakesAndHas(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.Symlink(".", "link"); err != nil {
+		t.Fatal(err)
+	}
+	d := delivery(left)
+	p, err := OpenFolder("out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for path, want := range map[string]bool{"out": true, "./out/": true, "link/out": true, "out2": false, "none/out": false} {
+		if p.Makes(path) != want {
+			t.Errorf("%s: %t", path, !want)
+		}
+	}
+	if err := p.Deliver(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	write(t, "out/own", "own")
+	for path, want := range map[string]bool{"out/z": true, "link/out/b/run.sh": true, "out/own": false, "z": false} {
+		if p.Has(path, d.Files) != want {
+			t.Errorf("%s: %t", path, !want)
+		}
+	}
+	here, err := OpenFolder(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	if here.Makes(".") || here.Makes("x") {
+		t.Error("it makes nothing but what is in it")
+	}
+	tar, err := OpenArchive("out.tar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tar.Close()
+	if err := tar.Deliver(t.Context(), d); err != nil || !tar.Has("out.tar", d.Files) || tar.Has("out/z", d.Files) {
+		t.Error(err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"strconv"
 )
@@ -60,7 +59,7 @@ func (p *Place) free(entries []entry) error {
 	for _, e := range entries {
 		switch there, err := p.at.there(e.Name); {
 		case err != nil:
-			return fmt.Errorf("%q: %w", filepath.Join(p.path, e.Name), cause(err))
+			return fmt.Errorf("%q: %w", join(p.path, e.Name), cause(err))
 		case there:
 			return p.taken(e.Name)
 		}
@@ -68,7 +67,7 @@ func (p *Place) free(entries []entry) error {
 	return nil
 }
 
-func (p *Place) taken(name string) error { return takenError(filepath.Join(p.path, name)) }
+func (p *Place) taken(name string) error { return takenError(join(p.path, name)) }
 
 // takenError is about a path where something is. It matches fs.ErrExist.
 type takenError string
@@ -86,9 +85,12 @@ func (p *Place) takeBack(s *stage, j journal, why error) error {
 		why = fmt.Errorf("moving files to %q: %w", p.path, cause(why))
 	}
 	if err := s.takeBack(j); err != nil {
-		path := filepath.Join(p.path, s.name, filesName)
+		path := join(p.path, s.name, filesName)
 		s.close()
-		return &HalfError{path, fmt.Errorf("%w; taking back what was moved: %w", why, cause(err))}
+		return &HalfError{Path: path, Err: fmt.Errorf("%w; taking back what was moved: %w", why, cause(err))}
+	}
+	if err := s.files.sync(); err != nil {
+		why = fmt.Errorf("%w; having it survive a loss of power: %w", why, cause(err))
 	}
 	return s.keep(p.path, p.name, j.Run, why)
 }
@@ -111,26 +113,31 @@ func (s *stage) takeBack(j journal) error {
 			return err
 		}
 	}
-	return s.files.sync()
+	return nil
 }
 
 // keep gives what is in the stage a folder of its own in the place, and gives a
 // *KeptError about why. name is that of what was to be made.
 func (s *stage) keep(path, name, run string, why error) error {
 	kept, err := s.moveAside(run)
-	if err != nil {
-		left := filepath.Join(path, s.name, filesName, name)
+	if kept == "" {
+		left := join(path, s.name, filesName, name)
 		s.close()
-		return &HalfError{left, fmt.Errorf("%w; giving it a folder of its own: %w", why, cause(err))}
+		return &HalfError{left, true, fmt.Errorf("%w; giving it a folder of its own: %w", why, cause(err))}
+	}
+	if err != nil {
+		why = fmt.Errorf("%w; having its folder survive a loss of power: %w", why, cause(err))
 	}
 	_ = s.remove() // it is empty: what is left of it the next one removes
-	return &KeptError{filepath.Join(path, kept, name), why}
+	return &KeptError{join(path, kept, name), why}
 }
 
 // maxKept bounds the folders of results of one run in a place.
 const maxKept = 100
 
-// moveAside renames the folder of the files.
+// moveAside renames the folder of the files, and gives the name that it has then: ""
+// where it has its old one. With a name, the error is only that the renaming may not
+// survive a loss of power.
 func (s *stage) moveAside(run string) (string, error) {
 	name := keptPrefix + run
 	for n := 2; ; n++ {

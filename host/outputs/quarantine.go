@@ -3,6 +3,7 @@ package outputs
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +12,14 @@ import (
 // marker marks a file as one that came from a program that nobody trusts, before it
 // gets its place.
 type marker interface{ mark(f *os.File) error }
+
+// quarantine is how this system marks what came from elsewhere: macOS alone does.
+func quarantine() marker {
+	if runtime.GOOS == "darwin" {
+		return quarantined(time.Now())
+	}
+	return unmarked{}
+}
 
 // attribute is a marker that sets an extended attribute.
 type attribute struct{ name, value string }

@@ -22,6 +22,9 @@ const (
 	newSuffix   = ".new" // of one that is being written
 )
 
+// stageBytes is how much of a stage's name is random.
+const stageBytes = 8
+
 // Bounds of what is read there, in entries and bytes.
 const (
 	maxEntries = 1 << 16
@@ -52,10 +55,29 @@ func identityOf(st fs.FileInfo) identity {
 	return identity{uint64(sys.Dev), uint64(sys.Ino)} // Dev is an int32 on macOS
 }
 
-// mark is what a stage says about itself: which one it is. A copy of it, or what a
-// program wrote, says something else.
+// mark is what a stage says about itself: its name, which is random, and its inode. A
+// copy of it, or what a program wrote, says something else. The number of the device
+// is for who looks at it alone: many file systems have another one each time they are
+// mounted.
 type mark struct {
-	Stage identity `json:"stage"`
+	Stage string `json:"stage"`
+	Ino   uint64 `json:"ino"`
+	Dev   uint64 `json:"dev"`
+}
+
+func (s *stage) mark() (mark, error) {
+	st, err := s.dir.self.Stat()
+	if err != nil {
+		return mark{}, err
+	}
+	id := identityOf(st)
+	return mark{s.name, id.Ino, id.Dev}, nil
+}
+
+// is tells whether a stage that says other is the one that says m.
+func (m mark) is(other mark) bool {
+	m.Dev = other.Dev
+	return m == other
 }
 
 // entry is something that is to be moved to the place.
@@ -85,7 +107,12 @@ func entryOf(name string, st fs.FileInfo) entry {
 // is tells whether an entry of the folder is this one, unchanged.
 func (e entry) is(f *folder) bool {
 	st, err := f.root.Lstat(e.Name)
-	return err == nil && (st.IsDir() || st.Mode().IsRegular()) && entryOf(e.Name, st) == e
+	if err != nil || !st.IsDir() && !st.Mode().IsRegular() {
+		return false
+	}
+	found := entryOf(e.Name, st)
+	found.Dev = e.Dev // as with a mark
+	return found == e
 }
 
 // makeTries bounds the attempts at making a stage, each of which somebody else may
@@ -95,12 +122,12 @@ const makeTries = 16
 var errTaken = errors.New("a new folder is taken away each time")
 
 func stageName() string {
-	var b [8]byte
+	var b [stageBytes]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return stagePrefix + hex.EncodeToString(b[:])
 }
 
-// newStage makes a stage.
+// newStage makes a stage. Errors: errForeign.
 func newStage(at *folder) (*stage, error) {
 	for range makeTries {
 		s := &stage{at: at, name: stageName()}
@@ -109,7 +136,7 @@ func newStage(at *folder) (*stage, error) {
 		}
 		switch err := s.take(); {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, errOther), errors.Is(err, errLocked):
-			continue
+			continue // the next one removes what is left of it, if anything is
 		case errors.Is(err, errNoLocks): // then nobody looks for what was left behind
 		case err != nil:
 			_ = s.remove() // what is left of it the next one removes
@@ -125,7 +152,7 @@ func newStage(at *folder) (*stage, error) {
 }
 
 // take opens and locks a stage. Errors: those of lock, but only with errNoLocks it is
-// open; fs.ErrNotExist, errOther where somebody has removed it.
+// open; fs.ErrNotExist, errOther where somebody has removed it; errForeign.
 func (s *stage) take() error {
 	dir, err := s.at.sub(s.name)
 	if err != nil {
@@ -146,11 +173,11 @@ func (s *stage) take() error {
 
 // prepare makes what is in every stage.
 func (s *stage) prepare() error {
-	st, err := s.dir.self.Stat()
+	m, err := s.mark()
 	if err != nil {
 		return err
 	}
-	if err := s.dir.writeJSON(markName, mark{identityOf(st)}); err != nil {
+	if err := s.dir.writeJSON(markName, m); err != nil {
 		return err
 	}
 	if err := s.dir.mkdir(filesName, 0o755); err != nil {
@@ -192,26 +219,32 @@ func (f *folder) writeJSON(name string, v any) error {
 // readJSON reads what writeJSON wrote. The error matches fs.ErrNotExist where it did
 // not.
 func (f *folder) readJSON(name string, v any) error {
-	st, err := f.root.Lstat(name)
+	b, err := f.read(name)
 	if err != nil {
 		return err
 	}
+	return json.Unmarshal(b, v)
+}
+
+// read reads a small file.
+func (f *folder) read(name string) ([]byte, error) {
+	st, err := f.root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
 	if !st.Mode().IsRegular() {
-		return fmt.Errorf("%s is no file", name)
+		return nil, fmt.Errorf("%s is no file", name)
 	}
 	r, err := f.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer r.Close()
 	b, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err == nil && len(b) > maxFile {
 		err = fmt.Errorf("%s is too large", name)
 	}
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(b, v)
+	return b, err
 }
 
 // remove removes the stage and all that is in it, and unlocks it.
@@ -220,11 +253,17 @@ func (s *stage) remove() error {
 	if s.dir == nil {
 		return s.at.remove(s.name)
 	}
-	// What tells whose it is goes last: whatever is left is known for what it is.
+	// What tells that everything has come goes first: what is left of files is none
+	// that anybody waits for. What tells whose it is goes last.
+	for _, name := range []string{journalName + newSuffix, journalName} {
+		if err := s.dir.remove(name); err != nil {
+			return err
+		}
+	}
 	if err := s.dir.removeAll(filesName); err != nil {
 		return err
 	}
-	for _, name := range []string{journalName + newSuffix, journalName, markName + newSuffix, markName} {
+	for _, name := range []string{markName + newSuffix, markName} {
 		if err := s.dir.remove(name); err != nil {
 			return err
 		}
