@@ -309,7 +309,9 @@ func (l *life) whole(ctx context.Context, grant *admission.Grant) error {
 		if cleanup.Status == api.CleanupRemoved {
 			l.m.remove(l)
 		}
-		l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Cleanup{Cleanup: cleanup}})
+		if failed == nil { // it completes a record
+			l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Cleanup{Cleanup: cleanup}})
+		}
 		if cleanup.Status != api.CleanupRemoved {
 			l.log.Error("the box could not be removed yet: it keeps its id, its user ids and its room", "left", cleanup.Confirmations)
 			l.left = true

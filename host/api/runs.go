@@ -124,7 +124,7 @@ type Limits struct {
 // client that watches.
 const (
 	EventAccepted = "accepted" // ID
-	EventQueued   = "queued"   // Ahead: the run waits for room
+	EventQueued   = "queued"   // Ahead, For: the run waits for room
 	EventAdmitted = "admitted" // there is room
 	EventStage    = "stage"    // Stage: a step of the making or the removal of the box is done
 	EventCheck    = "check"    // Check: a setting was read back
@@ -136,6 +136,10 @@ const (
 	EventProblem  = "problem"  // Problem: there was no run
 )
 
+// ForFiles is Event.For where a run waits in the daemon, for room for the files that it
+// may leave; without it the run waits in the VM.
+const ForFiles = "files"
+
 // Event is one thing that happened in a run.
 type Event struct {
 	Event string `json:"event"`
@@ -143,6 +147,7 @@ type Event struct {
 	MS     float64         `json:"ms"`
 	ID     string          `json:"id,omitempty"`
 	Ahead  *int            `json:"ahead,omitempty"`
+	For    string          `json:"for,omitempty"`
 	Stage  *receipt.Stage  `json:"stage,omitempty"`
 	Check  *receipt.Check  `json:"check,omitempty"`
 	Sample *receipt.Sample `json:"sample,omitempty"`

@@ -173,7 +173,11 @@ func (x *execution) event(e api.Event) error {
 		if e.Ahead != nil {
 			ahead = *e.Ahead
 		}
-		x.display.wait(fmt.Sprintf("Waiting for room in the VM, %s ahead", countRuns(ahead)), time.Now())
+		room := "in the VM"
+		if e.For == api.ForFiles {
+			room = "for its files"
+		}
+		x.display.wait(fmt.Sprintf("Waiting for room %s, %s ahead", room, countRuns(ahead)), time.Now())
 	case api.EventAdmitted:
 		x.display.wait("Making the box", time.Now())
 	case api.EventStarted:

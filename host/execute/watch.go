@@ -56,6 +56,9 @@ func (w *watcher) event(e api.Event) string {
 		if e.Ahead != nil {
 			ahead = *e.Ahead
 		}
+		if e.For == api.ForFiles {
+			return w.row(e.MS, fmt.Sprintf("waits for room for its files, %s ahead", countRuns(ahead)), fromHost)
+		}
 		return w.row(e.MS, fmt.Sprintf("waits for room, %s ahead", countRuns(ahead)), fromEngine)
 	case api.EventAdmitted:
 		return w.row(e.MS, "admitted: there is room in the VM", fromEngine)

@@ -170,3 +170,12 @@ func FuzzWatch(f *testing.F) {
 		}
 	})
 }
+
+// A run that waits for room for what it may leave waits in the daemon, and says so.
+func TestWatchWaitsForFiles(t *testing.T) {
+	w, ahead := &watcher{width: func() int { return 80 }}, 1
+	got := w.event(api.Event{Event: api.EventQueued, MS: 2, Ahead: &ahead, For: api.ForFiles})
+	if !strings.Contains(got, "waits for room for its files, 1 run ahead") || !strings.HasSuffix(got, " host\n") {
+		t.Errorf("%q", got)
+	}
+}

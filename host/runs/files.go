@@ -139,7 +139,7 @@ func (r *Run) room() (*spool.Room, error) {
 	var asked time.Time
 	room, err := r.s.o.Files.Reserve(ctx, r.start.GetFiles(), r.start.GetFilesBytes(), func(ahead int) {
 		asked = time.Now()
-		r.tell(api.Event{Event: api.EventQueued, Ahead: &ahead})
+		r.tell(api.Event{Event: api.EventQueued, Ahead: &ahead, For: api.ForFiles})
 	})
 	if !asked.IsZero() {
 		r.forRoom = time.Since(asked)

@@ -486,7 +486,7 @@ func TestQueueForFiles(t *testing.T) {
 			sink := nobody()
 			sink.Event = func(e api.Event) error {
 				events = append(events, e.Event)
-				if e.Event == api.EventQueued && (*e.Ahead != 0 || e.MS != 0) {
+				if e.Event == api.EventQueued && (*e.Ahead != 0 || e.For != api.ForFiles || e.MS != 0) {
 					t.Errorf("%s: %+v", c.id, e)
 				}
 				return nil
