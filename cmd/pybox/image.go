@@ -187,7 +187,7 @@ is refused, since building it would run its code.
 
 The wheels come from the index that --index-url or the lock names, else from the
 Python Package Index, or from folders of yours. They are kept in $PYBOX_CACHE. The
-same lock and base make the same image, to the byte.`,
+same name, base, lock and wheels make the same image, to the byte.`,
 		Example: `  uv pip compile --generate-hashes --python-version 3.13 requirements.in -o lock.txt
   pybox image build mine --lock lock.txt
   pybox exec --image mine hello.py

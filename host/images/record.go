@@ -72,7 +72,8 @@ type Record struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Built is where a KindBuilt comes from: equal ones make equal images.
+// Built is where a KindBuilt comes from. Together with the name and the wheels it
+// decides every byte of the image.
 type Built struct {
 	// Base is the image of the bundle that it was built upon.
 	Base Base `json:"base"`

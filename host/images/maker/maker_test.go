@@ -244,7 +244,7 @@ func TestBuildFromIndexAndFolder(t *testing.T) {
 		t.Errorf("in the store: %+v, %v", kept, err)
 	}
 
-	// From a folder the same image comes, but for where its wheels were.
+	// From a folder the same wheels come.
 	off, err := b.Build(t.Context(), Build{Name: "offline", Lock: lock, Base: "stdlib", FindLinks: []string{dir}, IndexURL: "http://127.0.0.1:1/simple/"})
 	if err != nil {
 		t.Fatal(err)
