@@ -19,6 +19,9 @@ const (
 	// MaxDataPiece bounds the bytes of one piece of a file, of standard input
 	// and of an archive.
 	MaxDataPiece = 256 << 10
+	// MinLeftPiece is the least that a piece of a file that comes back has, but the
+	// last one, so that few bytes do not make much work.
+	MinLeftPiece = 4 << 10
 	// MaxWord bounds names of settings and stages, MaxSource where a setting
 	// was read.
 	MaxWord   = 64

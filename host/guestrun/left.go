@@ -104,8 +104,11 @@ func (l *returning) inFile(name string) bool {
 
 // data takes a piece of the last file.
 func (l *returning) data(b []byte) error {
-	if int64(len(b)) > l.rest {
+	switch n := int64(len(b)); {
+	case n > l.rest:
 		return broken("more bytes of a file than it has")
+	case n < api.MinLeftPiece && n < l.rest:
+		return broken("a piece of %d bytes in a file", n)
 	}
 	l.rest -= int64(len(b))
 	return nil

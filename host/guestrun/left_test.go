@@ -204,18 +204,18 @@ func TestSlowFiles(t *testing.T) {
 		pieces, every time.Duration
 		how           string
 	}{
-		"in time":            {10, DefaultSilence - time.Second, api.HowExited},
-		"silent":             {3, DefaultSilence + GiveUpAfter, api.HowVMLost},
-		"without end":        {1000, DefaultSilence / 2, api.HowVMLost},
-		"a byte at its time": {2000, time.Second, api.HowVMLost},
+		"in time":           {10, DefaultSilence - time.Second, api.HowExited},
+		"silent":            {3, DefaultSilence + GiveUpAfter, api.HowVMLost},
+		"without end":       {1000, DefaultSilence / 2, api.HowVMLost},
+		"a bit at its time": {2000, time.Second, api.HowVMLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := leaves(t, func(s *script) {
-					s.LeaveFile(&agentv1.LeftFile{Name: "a", Bytes: int64(c.pieces)})
+					s.LeaveFile(&agentv1.LeftFile{Name: "a", Bytes: int64(c.pieces) * api.MinLeftPiece})
 					for range c.pieces {
 						s.Sleep(c.every)
-						s.LeaveData([]byte("x"))
+						s.LeaveData(make([]byte, api.MinLeftPiece))
 					}
 				})
 				b := newBasket()
@@ -456,15 +456,16 @@ func recorded(brought ...*agentv1.RunEvent) *agentv1.RunEvent {
 // What may come back after what, and what contradicts what came. The last event of
 // each list is the one that must not pass.
 func TestOrderOfFiles(t *testing.T) {
-	one, two, folder := leftFile("a", 1), leftFile("b", 2), leftFolder("f")
+	const least, room = api.MinLeftPiece, 2*api.MinLeftPiece + 10
+	one, two, folder := leftFile("a", 1), leftFile("b", least+1), leftFolder("f")
 	good := map[string]list{
 		"none":                {recorded()},
 		"one":                 {one, leftData(1), recorded(one)},
-		"several":             {one, leftData(1), two, leftData(1), leftData(1), folder, leftFile("f/x", 0), recorded(one, two, folder, leftFile("f/x", 0))},
+		"several":             {one, leftData(1), two, leftData(least), leftData(1), folder, leftFile("f/x", 0), recorded(one, two, folder, leftFile("f/x", 0))},
 		"an implied folder":   {leftFile("f/x", 0), recorded(leftFile("f/x", 0))},
 		"beside a stage":      {one, stage(), leftData(1), sample(1), recorded(one)},
 		"as many as may":      {leftFile("1", 0), leftFile("2", 0), leftFile("3", 0), leftFile("4", 0), recorded(leftFile("1", 0), leftFile("2", 0), leftFile("3", 0), leftFile("4", 0))},
-		"as large as may":     {leftFile("a", 10), leftData(10), recorded(leftFile("a", 10))},
+		"as large as may":     {leftFile("a", room), leftData(least), leftData(least + 9), leftData(1), recorded(leftFile("a", room))},
 		"a name that goes on": {leftFile("a", 0), leftFile("a-", 0), recorded(leftFile("a", 0), leftFile("a-", 0))},
 	}
 	bad := map[string]list{
@@ -472,15 +473,17 @@ func TestOrderOfFiles(t *testing.T) {
 		"data of a folder":        {folder, leftData(1)},
 		"data of an empty file":   {leftFile("a", 0), leftData(1)},
 		"too much data":           {one, leftData(2)},
-		"more data":               {two, leftData(2), leftData(1)},
-		"the next too soon":       {two, leftData(1), leftFile("c", 0)},
-		"the record too soon":     {two, leftData(1), recorded(two)},
+		"more data":               {two, leftData(least + 1), leftData(1)},
+		"too small a piece":       {two, leftData(least - 1)},
+		"a small piece in it":     {leftFile("a", room), leftData(least), leftData(1)},
+		"the next too soon":       {two, leftData(least), leftFile("c", 0)},
+		"the record too soon":     {two, leftData(least), recorded(two)},
 		"too many":                {leftFile("1", 0), leftFile("2", 0), leftFile("3", 0), leftFolder("4"), leftFile("5", 0)},
-		"too large":               {leftFile("a", 11)},
-		"too large together":      {leftFile("a", 6), leftData(6), leftFile("b", 5)},
+		"too large":               {leftFile("a", room+1)},
+		"too large together":      {leftFile("a", 6), leftData(6), leftFile("b", room-5)},
 		"far too large":           {one, leftData(1), leftFile("b", 1<<62)},
 		"twice":                   {one, leftData(1), one},
-		"out of order":            {two, leftData(2), leftFile("a", 0)},
+		"out of order":            {two, leftData(least + 1), leftFile("a", 0)},
 		"a folder too late":       {leftFile("f/x", 0), folder},
 		"in a file":               {leftFile("f", 0), leftFile("f/x", 0)},
 		"deep in a file":          {leftFile("f", 0), leftFile("f-", 0), leftFile("f/x/y", 0)},
@@ -497,7 +500,7 @@ func TestOrderOfFiles(t *testing.T) {
 	}
 	before := list{admitted(), started(), exited(0)}
 	start := collecting(nil).Start
-	start.Files, start.FilesBytes = 4, 10
+	start.Files, start.FilesBytes = 4, room
 	for name, events := range good {
 		o := newOrder(start)
 		for i, m := range append(before[:3:3], events...) {
@@ -596,12 +599,10 @@ func FuzzOrderOfFiles(f *testing.F) {
 				t.Errorf("%q passed after %q: %d, %d bytes", name, last, seen, total)
 			}
 			last = name
-			for size > 0 {
-				n := min(size, 100)
-				if err := o.next(leftData(int(n))); err != nil {
+			if size > 0 {
+				if err := o.next(leftData(int(size))); err != nil {
 					t.Fatal(err)
 				}
-				size -= n
 			}
 		}
 	})

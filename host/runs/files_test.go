@@ -280,8 +280,8 @@ func TestFilesThatAreNotKnown(t *testing.T) {
 			s.Begin()
 			s.Exited(guestruntest.ExitWith(0))
 			full(s)
-			s.LeaveFile(&agentv1.LeftFile{Name: "b", Bytes: 9})
-			s.LeaveData([]byte("1"))
+			s.LeaveFile(&agentv1.LeftFile{Name: "b", Bytes: 9 + agentapi.MinLeftPiece})
+			s.LeaveData(make([]byte, agentapi.MinLeftPiece))
 			s.Sleep(time.Second)
 			s.Guest.Die(errors.New("it is gone"))
 		}, returned: 1, why: receipt.WhyFiles, notKept: "it did not come whole"},
@@ -508,8 +508,8 @@ func TestCancelledAmongFiles(t *testing.T) {
 		files, use := keeping(t)
 		b := newBench(t, leaving(func(s *script) {
 			s.Leave("a", []byte("hello"))
-			s.LeaveFile(&agentv1.LeftFile{Name: "b", Bytes: 3})
-			s.LeaveData([]byte("1"))
+			s.LeaveFile(&agentv1.LeftFile{Name: "b", Bytes: 2 + agentapi.MinLeftPiece})
+			s.LeaveData(make([]byte, agentapi.MinLeftPiece))
 			<-s.Cancelled
 			s.LeaveData([]byte("23"))
 		}), use)

@@ -1364,7 +1364,8 @@ type RunEvent_Cleanup struct {
 
 type RunEvent_LeftFile struct {
 	// After "exited", once no process of the box is left: one file that comes
-	// back, and after it its bytes, in pieces of at most 256 KiB.
+	// back, and after it its bytes, in pieces of at most 256 KiB, and of at least 4 KiB
+	// but for the last.
 	LeftFile *LeftFile `protobuf:"bytes,11,opt,name=left_file,json=leftFile,proto3,oneof"`
 }
 
