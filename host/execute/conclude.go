@@ -85,6 +85,9 @@ func (x *execution) writeReceipt(r *receipt.Receipt) error {
 	if err != nil {
 		return err
 	}
+	if d := x.delivered; d != nil && x.target.replace && x.job.place.Has(x.target.path, d.files) {
+		return errThere // what the program left took its place
+	}
 	return x.target.write(b)
 }
 

@@ -107,7 +107,8 @@ func (x *execution) deliver(r *receipt.Receipt) {
 		return
 	}
 	x.display.wait("Fetching the files", time.Now())
-	d.err = x.job.place.Deliver(x.ctx, outputs.Delivery{Run: r.Run.ID, Files: files, Open: x.fetch})
+	d.err = x.job.place.Deliver(x.ctx, outputs.Delivery{Run: r.Run.ID, Files: files, Open: x.fetch, Publishing: func() { x.enter(publishing) }})
+	x.enter(delivering)
 	x.display.wait("", time.Time{})
 	var kept *outputs.KeptError
 	var half *outputs.HalfError
@@ -239,8 +240,10 @@ func (d *delivery) words(place string) string {
 	switch {
 	case errors.As(d.err, &kept):
 		return fmt.Sprintf("%v; what the program left is in %s instead", d.err, kept.Path)
+	case errors.As(d.err, &half) && half.Whole:
+		return fmt.Sprintf("%v; what the program left is in %s, a hidden folder: the next command with the same flag gives it a name", d.err, half.Path)
 	case errors.As(d.err, &half):
-		return fmt.Sprintf("%v; what the program left is in %s and in %s, and the next command with the same flag puts it in one place", d.err, place, half.Path)
+		return fmt.Sprintf("%v; what the program left is in %s and the rest of it in %s, a hidden folder: the next command with the same flag puts that there too, or into a folder of its own where a name is taken", d.err, place, half.Path)
 	case d.there:
 		return fmt.Sprintf("%v, as its receipt says: the rest is in %s", d.err, place)
 	case errors.Is(d.err, errGone), errors.Is(d.err, errLost), errors.Is(d.err, errNotKnown):

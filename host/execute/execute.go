@@ -140,6 +140,7 @@ const (
 	asking                  // the run was not accepted yet
 	running                 // it was
 	delivering              // it has ended, and what it left is fetched
+	publishing              // all of that is here, and is moved to its place
 )
 
 // execution is a Command that is carried out.
@@ -152,9 +153,10 @@ type execution struct {
 	display *display
 	watch   *watcher // nil: the steps are not shown
 
-	// done is closed when code is set.
-	done chan struct{}
-	code int
+	// done is closed when code is set, fetched when everything that the program left is
+	// where it goes.
+	done, fetched chan struct{}
+	code          int
 
 	mu          sync.Mutex
 	phase       phase
@@ -176,7 +178,7 @@ type execution struct {
 }
 
 func newExecution(ctx context.Context, c Command, w World) *execution {
-	x := &execution{Command: c, World: w, done: make(chan struct{})}
+	x := &execution{Command: c, World: w, done: make(chan struct{}), fetched: make(chan struct{})}
 	x.ctx, x.cancel = context.WithCancelCause(ctx)
 	x.display = newDisplay(w.Stdout, w.Stderr, w.Terminal, !c.Quiet && !c.JSON)
 	if c.Watch {
@@ -214,7 +216,13 @@ func (x *execution) has(out *api.Outcome) {
 func (x *execution) isDelivering() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.phase == delivering
+	return x.phase >= delivering
+}
+
+func (x *execution) isPublishing() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.phase == publishing
 }
 
 func (x *execution) wasInterrupted() bool {
@@ -226,13 +234,16 @@ func (x *execution) wasInterrupted() bool {
 // attend waits for the end, and sees to it when it has to come sooner.
 func (x *execution) attend() int {
 	var late <-chan time.Time
-	failed := x.display.failed
+	failed, fetched, held := x.display.failed, x.fetched, false
 	for {
 		select {
 		case <-x.done:
 			return x.code
 		case <-x.Signals:
 			if x.wasInterrupted() {
+				if x.isPublishing() {
+					continue // it takes a moment, and late is its bound
+				}
 				return receipt.ExitCancelled
 			}
 			if x.interrupt() {
@@ -247,8 +258,15 @@ func (x *execution) attend() int {
 			if late == nil && !x.isDelivering() {
 				late = time.After(receiptWait)
 			}
+		case <-fetched:
+			if fetched = nil; held {
+				late = time.After(receiptWait)
+			}
 		case <-late:
-			return x.tooLate()
+			if fetched == nil || !x.isDelivering() || x.wasInterrupted() {
+				return x.tooLate()
+			}
+			late, held = nil, true // the run has ended by itself: what it left still comes
 		}
 	}
 }
@@ -307,7 +325,7 @@ func (x *execution) giveUp(why error) {
 // tooLate is for a run that was given up and that this command is not done with.
 func (x *execution) tooLate() int {
 	pipe := isPipe(x.outFailure())
-	if x.wasInterrupted() || !pipe {
+	if x.wasInterrupted() || !pipe || x.delivers() || x.Receipt != "" {
 		x.display.lastly(closePatience, x.undone())
 	}
 	switch {
@@ -365,6 +383,7 @@ func (x *execution) carryOut() int {
 	}
 	x.has(out)
 	x.deliver(out.Receipt)
+	close(x.fetched)
 	code := x.conclude(out)
 	x.hintReplaced(out)
 	return code

@@ -21,6 +21,7 @@ import (
 
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/config"
+	"github.com/pybox/pybox/host/outputs"
 	"github.com/pybox/pybox/host/policy"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/host/receipt/receipttest"
@@ -155,7 +156,7 @@ func TestFilesRefused(t *testing.T) {
 		{Command{Inputs: []string{"many"}}, 125, "--input: 41 files and folders are more than the 32 of this run: --max-files 41 allows them"},
 		{Command{Inputs: []string{"many=."}, MaxFiles: "10"}, 125, "40 files and folders are more than the 10"},
 		{Command{Inputs: []string{"ceiling=."}}, 125, "it would take --max-files 300, and max_files of 300 is above the ceiling of 256: '[ceilings] files' in config.toml"},
-		{Command{Inputs: []string{"toomany"}}, 125, "more than 1023"},
+		{Command{Inputs: []string{"toomany"}}, 125, `with "toomany" there are more than 1023, and no run takes more`},
 		{Command{Inputs: []string{"64M"}}, 125, "64 MiB are more than the 32 MiB of this run: --max-files-bytes 64MiB allows them"},
 		{Command{Inputs: []string{"200M"}, MaxFilesBytes: "256MiB"}, 125, "more than the box's memory of 128 MiB, which they are part of: --memory 400MiB allows them"},
 		{Command{Inputs: []string{"300M"}, MaxFilesBytes: "300MiB", Memory: "1GiB"}, 125, `"300M" has 300 MiB: too large: a file has at most 256 MiB`},
@@ -176,6 +177,8 @@ func TestFilesRefused(t *testing.T) {
 		{Command{OutputTar: "file"}, 125, `--output-tar: "file" is there already`},
 		{Command{Output: "out", OutputTar: "out.tar"}, 125, "give one of them"},
 		{Command{Inputs: []string{"file"}, Receipt: "file"}, 125, "--receipt: file is taken along by this run"},
+		{Command{OutputTar: "o.tar", Receipt: "./o.tar"}, 125, "--receipt: ./o.tar is what --output-tar makes"},
+		{Command{Output: "out/", Receipt: "out"}, 125, "--receipt: out is what --output makes"},
 	} {
 		p := newPerson(t)
 		p.host.run = func(context.Context, api.RunRequest, func(api.Event) error) (*api.Outcome, error) {
@@ -336,6 +339,114 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
+// TestReceiptReplacesNoResult: the receipt takes the place of nothing that the program
+// left, or that came meanwhile.
+func TestReceiptReplacesNoResult(t *testing.T) {
+	for name, c := range map[string]struct {
+		receipt string
+		before  func(t *testing.T)
+		during  func(t *testing.T)
+		want    string // in the receipt's file after that; empty: a receipt
+	}{
+		"left by the program": {"result.csv", nil, nil, "1,2\n"},
+		"below":               {"mine/../result.csv", func(t *testing.T) { put(t, "mine/x", "") }, nil, "1,2\n"},
+		"there, and gone meanwhile": {"result.csv", func(t *testing.T) { put(t, "result.csv", "mine") }, func(t *testing.T) {
+			if err := os.Remove("result.csv"); err != nil {
+				t.Fatal(err)
+			}
+		}, "1,2\n"},
+		"made meanwhile": {"r.json", nil, func(t *testing.T) { put(t, "r.json", "mine") }, "mine"},
+		"replaced":       {"r.json", func(t *testing.T) { put(t, "r.json", "mine") }, func(t *testing.T) { put(t, "r.json", "changed") }, ""},
+		"new":            {"r.json", nil, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			if c.before != nil {
+				c.before(t)
+			}
+			p := newPerson(t)
+			p.has(exited(3), someFiles)
+			if run := p.host.run; c.during != nil {
+				p.host.run = func(ctx context.Context, r api.RunRequest, on func(api.Event) error) (*api.Outcome, error) {
+					c.during(t)
+					return run(ctx, r, on)
+				}
+			}
+			code, says := 3, "2 files (8 B) and 2 folders in ."
+			if c.want != "" {
+				code, says = 125, "--receipt: the receipt could not be written to "+c.receipt+": it is there already"
+			}
+			p.expect(Command{Output: ".", Receipt: c.receipt}, code, says)
+			b, err := os.ReadFile(c.receipt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.want != "" && string(b) != c.want {
+				t.Errorf("%q, want %q", b, c.want)
+			}
+			if c.want == "" {
+				readReceipt(t, c.receipt)
+			}
+			if b, err := os.ReadFile("result.csv"); err != nil || string(b) != "1,2\n" {
+				t.Errorf("the result: %q, %v", b, err)
+			}
+			if left, err := filepath.Glob(".*"); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %q", left)
+			}
+		})
+	}
+}
+
+// TestWriteNew: as where there are no hard links.
+func TestWriteNew(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := writeNew("r.json", []byte("one")); err != nil {
+		t.Error(err)
+	}
+	if err := writeNew("r.json", []byte("two")); !errors.Is(err, errThere) {
+		t.Errorf("%v", err)
+	}
+	if b, err := os.ReadFile("r.json"); err != nil || string(b) != "one" {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// TestHalfWords: what is said of a delivery that is not done is where all of it is.
+func TestHalfWords(t *testing.T) {
+	why := errors.New("no space left")
+	for _, c := range []struct {
+		err  error
+		says string
+	}{
+		{&outputs.HalfError{Path: "out/.h/files", Err: why}, "no space left; what the program left is in out and the rest of it in out/.h/files"},
+		{&outputs.HalfError{Path: "out/.h/files", Whole: true, Err: why}, "no space left; what the program left is in out/.h/files, a hidden folder"},
+		{&outputs.KeptError{Path: "out/k", Err: why}, "no space left; what the program left is in out/k instead"},
+	} {
+		if got := (&delivery{err: c.err, there: true}).words("out"); !strings.HasPrefix(got, c.says) {
+			t.Errorf("%q, want %q", got, c.says)
+		}
+	}
+}
+
+// TestOutputBeforeInputs: what a killed command left in the folder is dealt with before
+// the same folder is taken along.
+func TestOutputBeforeInputs(t *testing.T) {
+	t.Chdir(t.TempDir())
+	put(t, "data.csv", "1")
+	for _, name := range []string{".pybox-output-0123456789abcdef", ".pybox-output-fedcba9876543210"} {
+		if err := os.Mkdir(name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, ".pybox-output-fedcba9876543210/of/another", "command")
+	p := newPerson(t)
+	p.has(exited(0), someFiles)
+	p.expect(Command{Inputs: []string{".=."}, Output: "."}, 0, "in .\n")
+	if in := p.host.runs[0].Inputs; len(in) != 1 || in[0].Name != "data.csv" {
+		t.Errorf("%+v", in)
+	}
+}
+
 // TestDeliverEndings: who left something gets it, however it ended.
 func TestDeliverEndings(t *testing.T) {
 	for _, c := range []struct {
@@ -486,6 +597,75 @@ func TestInterruptedFetch(t *testing.T) {
 	if len(p.host.cancelled) != 0 {
 		t.Errorf("cancelled: %q", p.host.cancelled)
 	}
+}
+
+// TestPipeEndsWhileFetched: nobody reads the output any more just as the run ends by
+// itself: what it left is delivered, however long that takes.
+func TestPipeEndsWhileFetched(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPerson(t)
+		p.world.Stdout = &failing{syscall.EPIPE, 0}
+		p.has(exited(0), someFiles)
+		run, file := p.host.run, p.host.file
+		p.host.run = func(ctx context.Context, r api.RunRequest, on func(api.Event) error) (*api.Outcome, error) {
+			out, err := run(ctx, r, on)
+			time.Sleep(receiptWait / 2) // the box is removed
+			return out, err
+		}
+		p.host.cancel = func(string) error { return problem(api.ProblemNotFound) }
+		p.host.file = func(ctx context.Context, id string) (io.ReadCloser, error) {
+			time.Sleep(receiptWait)
+			return file(ctx, id)
+		}
+		p.run(Command{Output: filepath.Join(dir, "out")})
+		expectFiles(t, filepath.Join(dir, "out"), someFiles)
+	})
+}
+
+// TestTooLateSaysWhere: who gives a command up that was to deliver is told so, also
+// where nobody reads the output.
+func TestTooLateSaysWhere(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPerson(t)
+		p.world.Stdout = &failing{syscall.EPIPE, 0}
+		end := make(chan struct{})
+		p.host.run = func(ctx context.Context, r api.RunRequest, on func(api.Event) error) (*api.Outcome, error) {
+			_, _ = tell(exited(0), "1printed\n")(ctx, r, on)
+			<-end
+			return nil, context.Canceled
+		}
+		p.host.cancel = func(string) error { return nil }
+		p.expect(Command{Output: filepath.Join(dir, "out")}, 141, "its receipt did not come within 20s")
+		close(end)
+	})
+}
+
+// TestInterruptedPublishing: a second interrupt does not cut off the moves.
+func TestInterruptedPublishing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPerson(t)
+		x := newExecution(t.Context(), Command{Output: "out"}, p.world)
+		x.accepted("5319e024")
+		x.enter(publishing)
+		code := make(chan int, 1)
+		go func() { code <- x.attend() }()
+		for range 3 {
+			p.signals <- os.Interrupt
+			synctest.Wait()
+		}
+		if len(code) > 0 {
+			t.Errorf("left with %d", <-code)
+			return
+		}
+		x.enter(delivering)
+		p.signals <- os.Interrupt
+		if c := <-code; c != 130 {
+			t.Errorf("exit code %d", c)
+		}
+		x.display.close(closePatience)
+	})
 }
 
 // TestStalledFetch: a daemon that sends nothing any more is waited for with a bound.

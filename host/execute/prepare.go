@@ -57,7 +57,7 @@ func (j *job) close() {
 // its standard input.
 func (x *execution) prepare() error {
 	x.job.image, x.job.args = x.Image, x.Args
-	for _, step := range []func() error{x.limits, x.words, x.files, x.takeAlong, x.receiptTarget, x.outputPlace} {
+	for _, step := range []func() error{x.limits, x.words, x.files, x.outputPlace, x.takeAlong, x.receiptTarget} {
 		if err := step(); err != nil {
 			x.job.close()
 			return err

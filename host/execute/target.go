@@ -18,9 +18,9 @@ type target struct {
 	path string
 	// file is an open descriptor that the person named; nil: path is a file.
 	file *os.File
-	// replace tells that a regular file of that name is replaced at once;
-	// otherwise what is there is written to.
-	replace bool
+	// replace tells that a regular file of that name appears at once; otherwise what is
+	// there is written to. With fresh there was none, and none is replaced.
+	replace, fresh bool
 }
 
 // receiptTarget checks --receipt. A file that is asked for after the run would be
@@ -38,6 +38,9 @@ func (x *execution) receiptTarget() (err error) {
 	if !x.target.replace {
 		return nil
 	}
+	if x.job.place != nil && x.job.place.Makes(x.target.path) {
+		return refuse("--receipt: %s is what %s makes: give one of them another name", x.Receipt, x.outputFlag())
+	}
 	for _, in := range []*content{x.job.program, x.job.stdin} {
 		if in == nil || in.info == nil {
 			continue
@@ -53,6 +56,7 @@ func (x *execution) receiptTarget() (err error) {
 }
 
 func newTarget(path string) (*target, error) {
+	fresh := false
 	if n, ok := descriptor(path); ok {
 		return openDescriptor(path, n)
 	}
@@ -62,6 +66,7 @@ func newTarget(path string) (*target, error) {
 		if _, err := os.Lstat(path); err == nil {
 			return nil, fmt.Errorf("%s is a link that leads nowhere", path)
 		}
+		fresh = true
 	case err != nil:
 		return nil, err
 	case st.IsDir():
@@ -88,7 +93,7 @@ func newTarget(path string) (*target, error) {
 		return nil, fmt.Errorf("no file can be made in %s: %w", filepath.Dir(path), err)
 	}
 	probe.Close()
-	return &target{path: path, replace: true}, os.Remove(probe.Name())
+	return &target{path: path, replace: true, fresh: fresh}, os.Remove(probe.Name())
 }
 
 // descriptor tells which open descriptor a path names.
@@ -142,6 +147,9 @@ func (t *target) write(b []byte) error {
 	return errors.Join(err, f.Close())
 }
 
+// errThere: what is written would take the place of something.
+var errThere = errors.New("it is there already, and nothing that came meanwhile is overwritten")
+
 func (t *target) replaceWith(b []byte) error {
 	f, err := renameio.NewPendingFile(t.path, renameio.WithTempDir(filepath.Dir(t.path)), renameio.WithExistingPermissions())
 	if err != nil {
@@ -151,5 +159,37 @@ func (t *target) replaceWith(b []byte) error {
 	if _, err := f.Write(b); err != nil {
 		return err
 	}
-	return f.CloseAtomicallyReplace()
+	if !t.fresh {
+		return f.CloseAtomicallyReplace()
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	err = os.Link(f.Name(), t.path)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return errThere
+	case err != nil: // the file system may have no hard links
+		return writeNew(t.path, b)
+	}
+	return nil
+}
+
+// writeNew writes a file that is not there yet.
+func writeNew(path string, b []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return errThere
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		err = errors.Join(err, os.Remove(path)) // half of it is none
+	}
+	return err
 }

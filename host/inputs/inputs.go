@@ -18,6 +18,7 @@ import (
 	"syscall"
 
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/host/outputs"
 	"github.com/pybox/pybox/host/twins"
 	"github.com/pybox/pybox/host/units"
 )
@@ -119,12 +120,18 @@ func (f *finder) take(arg string) error {
 	if err != nil {
 		return err
 	}
-	real, err := filepath.EvalSymlinks(given) // what the person names may be a link
+	st, err := os.Stat(given) // what the person names may be a link
 	if err != nil {
 		return fmt.Errorf("%q: %w", given, cause(err))
 	}
-	st, err := os.Lstat(real)
+	if !st.IsDir() && !st.Mode().IsRegular() {
+		return special(given, st.Mode()) // it may be a pipe, which has no path of its own
+	}
+	real, err := filepath.EvalSymlinks(given)
 	if err != nil {
+		return fmt.Errorf("%q: %w", given, cause(err))
+	}
+	if st, err = os.Lstat(real); err != nil {
 		return fmt.Errorf("%q: %w", given, cause(err))
 	}
 	if name == "" {
@@ -188,6 +195,9 @@ func (f *finder) walk(folder Item) error {
 		if err := f.ctx.Err(); err != nil {
 			return context.Cause(f.ctx)
 		}
+		if outputs.IsStage(entry) {
+			continue // results of another command, which come and go
+		}
 		i := Item{
 			Name: path.Join(folder.Name, entry), path: filepath.Join(folder.path, entry),
 			root: folder.root, rel: filepath.Join(folder.rel, entry),
@@ -238,13 +248,13 @@ func (f *finder) list(folder Item) ([]string, error) {
 		case err != nil:
 			return nil, fmt.Errorf("%q: %w", folder.path, cause(err))
 		case len(f.Items)+len(names) > f.bounds.Files+1: // one of them may be the program
-			return nil, f.tooMany()
+			return nil, f.tooMany(folder.path)
 		}
 	}
 }
 
-func (f *finder) tooMany() error {
-	return fmt.Errorf("%w: more than %d", ErrTooMany, f.bounds.Files)
+func (f *finder) tooMany(path string) error {
+	return fmt.Errorf("%w: with %q there are more than %d, and no run takes more", ErrTooMany, path, f.bounds.Files)
 }
 
 // addFile adds a regular file, which is opened to see that it can be.
@@ -280,7 +290,7 @@ func (f *finder) add(i Item) error {
 		return fmt.Errorf("%q: %w", i.path, sentence(err))
 	}
 	if len(f.Items) >= f.bounds.Files {
-		return f.tooMany()
+		return f.tooMany(i.path)
 	}
 	if err := f.free(i); err != nil {
 		return err

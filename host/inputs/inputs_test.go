@@ -189,7 +189,7 @@ func TestRefusals(t *testing.T) {
 		{[]string{"socket"}, "is a socket"},
 		{[]string{"/dev/null"}, "is a device"},
 		{[]string{"dangling"}, "no such file"},
-		{[]string{"loop"}, "too many links"},
+		{[]string{"loop"}, "too many levels of symbolic links"},
 		{[]string{"dl"}, `"dl/link" is a symbolic link`},
 		{[]string{"ctl"}, `"ctl/a\nb\x1b[2J"`},
 		{[]string{"utf"}, "it is not UTF-8"},
@@ -362,4 +362,30 @@ func FuzzSplit(f *testing.F) {
 			t.Errorf("%q: %q, %q", arg, path, name)
 		}
 	})
+}
+
+// TestNoPath: a pipe without a path of its own, as a shell makes one for "<(command)".
+func TestNoPath(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	path := fmt.Sprintf("/dev/fd/%d", r.Fd())
+	if _, err := find(t, Program{}, path+"=x"); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q is a pipe", path)) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestStages: what another command is delivering is not taken along.
+func TestStages(t *testing.T) {
+	tree(t, map[string]string{"d/.pybox-output-0123456789abcdef/files/half.csv": "half", "d/.pybox-outputs": "mine", "d/x": ""})
+	s, err := find(t, Program{}, "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := lines(t, s); !slices.Equal(got, []string{"d/", "d/.pybox-outputs=mine", "d/x="}) {
+		t.Errorf("%q", got)
+	}
 }

@@ -45,13 +45,10 @@ func (s *Set) Add(name string) (twin string, ok bool) {
 	return "", true
 }
 
-// key is the same for parts of names that are twins: compatibility caseless matching of
-// the Unicode Standard, section 3.13, D146. It finds more than any one file system
-// does.
+// key is the same for parts of names that are twins: canonical caseless matching of the
+// Unicode Standard, section 3.13, D145. It finds more than any one file system does,
+// and leaves what only looks alike, such as "m2" and "m\u00b2", which none takes for one.
 func key(part string) string {
 	fold := cases.Fold() // has a state
-	s := norm.NFKD.String(fold.String(norm.NFD.String(part)))
-	s = norm.NFKD.String(fold.String(s))
-	// Some characters come apart into several with a "/" among them, as U+2100 does.
-	return strings.ReplaceAll(s, "/", "\x00")
+	return norm.NFD.String(fold.String(norm.NFD.String(part)))
 }

@@ -23,6 +23,11 @@ func TestAdd(t *testing.T) {
 		{"\ufb01le", "FILE", "\ufb01le"},
 		{"\u03c3", "\u03c2", "\u03c3"},
 		{"\u2100", "a/c", ""},
+		{"H2O.csv", "H\u2082O.csv", ""},
+		{"m2", "m\u00b2", ""},
+		{"\uff21", "A", ""},
+		{"\uff21", "\uff41", "\uff21"},
+		{"\u2126", "\u03c9", "\u2126"},
 		{"\u2100", "\u2100/x", ""}, // one is a folder: who adds them has to see to that
 		{"I", "\u0131", ""},        // the dotless i is another letter
 		{"\xff", "\xfe", ""},
