@@ -91,7 +91,9 @@ func (h *Handler) deleteFile(w http.ResponseWriter, r *http.Request) {
 // run was to have.
 func (h *Handler) lost(err error) *api.Problem {
 	p := *h.problem(err)
-	p.Next = ""
+	if errors.Is(err, spool.ErrNotFound) {
+		p.Next = ""
+	}
 	return &p
 }
 

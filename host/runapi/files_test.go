@@ -114,6 +114,15 @@ func TestGetFile(t *testing.T) {
 		t.Error(err)
 	}
 	s.idle()
+	// A daemon that ends has no files, and says why.
+	s.files.Close()
+	var p *api.Problem
+	_, err = s.client.File(s.ctx(), f.File)
+	for _, err := range []error{err, s.client.ForgetFile(s.ctx(), f.File)} {
+		if !errors.As(err, &p) || p.Status != 409 || p.Type != api.ProblemStopping || p.Next == "" {
+			t.Errorf("of a daemon that ends: %v", err)
+		}
+	}
 }
 
 // A client that does not read has its connection ended, and one that reads learns of an
