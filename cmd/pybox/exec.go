@@ -28,7 +28,7 @@ working folder: under its own name or as NAME, a relative path; "PATH=." puts
 there what is in a folder. Where PATH itself has a "=" in it, the longest one
 that exists is taken. Links inside a folder are refused.
 --output puts what the program leaves there, new or changed, into the folder
-DIR, which is made, or is there already: all of it at once or nothing. Nothing
+DIR, which is made, all of it at once or nothing, or is there already. Nothing
 is overwritten: where a name is taken, all goes to a new folder in DIR.
 
 Exit codes:

@@ -43,11 +43,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitCode(err, stderr)
 }
 
-// interrupts are the signals by which a command is given up. One that is ignored
-// from the start stays so: nohup does that, and a shell to a command in the
-// background.
-func interrupts() (signals []os.Signal) {
-	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+// interrupts are the signals by which a command is given up. SIGINT and SIGHUP that are
+// ignored from the start stay so: a shell does that to a command in the background, and
+// nohup. Of SIGTERM package signal does not keep that.
+func interrupts() []os.Signal {
+	signals := []os.Signal{syscall.SIGTERM}
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
 		if !signal.Ignored(s) {
 			signals = append(signals, s)
 		}

@@ -312,9 +312,6 @@ func sorted(files []receipt.File) ([]receipt.File, error) {
 		if err := api.CheckFileName(f.Name); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrList, err)
 		}
-		if isReserved(f.Name) {
-			return nil, fmt.Errorf("%w: %q has a name that PyBox keeps for itself", ErrList, f.Name)
-		}
 		if twin, ok := set.Add(f.Name); !ok || n > 0 && files[n-1].Name == f.Name {
 			return nil, fmt.Errorf("%w: %q is there twice (%q)", ErrList, f.Name, twin)
 		}
@@ -343,16 +340,6 @@ func fileAbove(files []receipt.File, name string) string {
 		}
 	}
 	return ""
-}
-
-// isReserved tells whether a name could be taken for a stage.
-func isReserved(name string) bool {
-	for part := range strings.SplitSeq(name, "/") {
-		if len(part) >= len(stagePrefix) && strings.EqualFold(part[:len(stagePrefix)], stagePrefix) {
-			return true
-		}
-	}
-	return false
 }
 
 // cause is an error without the path that it is about.
