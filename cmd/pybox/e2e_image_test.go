@@ -122,6 +122,7 @@ func TestE2EImages(t *testing.T) {
 	p.env = append(p.env, "PYBOX_CACHE="+t.TempDir())
 	s := newShelf(t)
 	prog := p.program("greet.py", greet)
+	p.config(patientConfig) // a run waits while images are made
 	p.must("vm", "start")
 	boot := p.status().Guest.BootID
 
@@ -169,7 +170,7 @@ func TestE2EImages(t *testing.T) {
 	t.Run("a VM in use", func(t *testing.T) {
 		p := p.in(t)
 		before := p.status().Guest.BootID
-		wait := p.start(nil, "exec", "--timeout", "30m", "--image", "mine", p.program("wait.py", "print('up', flush=True)\nimport signal\nsignal.pause()\n"))
+		wait := p.start(nil, "exec", "--timeout", "10m", "--image", "mine", p.program("wait.py", "print('up', flush=True)\nimport signal\nsignal.pause()\n"))
 		wait.see(wait.out, "up")
 		p.says("does not have this image third and was left as it is (the VM is in use: a run, a shell or the storing of a file is in progress): run 'pybox vm restart' when that has ended",
 			"image", "build", "third", "--lock", s.lock, "--find-links", s.dir, "--no-bytecode")
