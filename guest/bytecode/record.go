@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -54,7 +55,7 @@ func removeRecord(t *tree.Tree) {
 // addRecord puts what was recorded into t, an image for arch.
 func addRecord(t *tree.Tree, arch string, record map[string][]byte) error {
 	for name, b := range record {
-		clean, err := cleanRecord(name, b, t, tripletOf[arch])
+		clean, err := cleanRecord(name, b, t, arch)
 		if err != nil {
 			return archiveErr("%q: %w", name, err)
 		}
@@ -67,23 +68,26 @@ func addRecord(t *tree.Tree, arch string, record map[string][]byte) error {
 
 // cleanRecord returns what was recorded in the form that it is put into the image in:
 // whatever a guest hands back, these are lists of files of the image, in an order
-// that depends on what they are. triplet is that of the image. An error means that it
+// that depends on what they are. arch is that of the image. An error means that it
 // is no such list.
-func cleanRecord(name string, data []byte, t *tree.Tree, triplet string) ([]byte, error) {
+func cleanRecord(name string, data []byte, t *tree.Tree, arch string) ([]byte, error) {
 	if name == layout.Preread {
-		return cleanList(data, t, triplet), nil
+		return cleanList(data, t, arch), nil
 	}
 	return cleanFonts(data)
 }
 
 // cleanList keeps the lines that name a file of t. What was recorded on an image of
-// another architecture has that one's triplet in names.
-func cleanList(data []byte, t *tree.Tree, triplet string) []byte {
+// another architecture has that one's triplet in names, and its loader.
+func cleanList(data []byte, t *tree.Tree, arch string) []byte {
+	triplet, loader := tripletOf[arch], loaderOf[arch]
 	var keep []string
 	for line := range strings.Lines(string(data)) {
 		p := strings.TrimSuffix(line, "\n")
-		for _, other := range tripletOf {
-			p = strings.ReplaceAll(p, other, triplet)
+		for arch, other := range tripletOf {
+			if other != triplet {
+				p = strings.ReplaceAll(strings.ReplaceAll(p, other, triplet), loaderOf[arch], loader)
+			}
 		}
 		if n := t.Lookup(p); n != nil && n.Kind == tree.File && tree.CheckPath(p) == nil {
 			keep = append(keep, p+"\n")
@@ -93,7 +97,9 @@ func cleanList(data []byte, t *tree.Tree, triplet string) []byte {
 	return []byte(strings.Join(slices.Compact(keep), ""))
 }
 
-// cleanFonts sorts the fonts, which matplotlib finds in no particular order.
+// cleanFonts gives a list of fonts as matplotlib writes one: an object of scalars, flat
+// objects, and lists of flat objects. The lists are sorted, since matplotlib finds fonts
+// in no particular order.
 func cleanFonts(data []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -102,21 +108,52 @@ func cleanFonts(data []byte) ([]byte, error) {
 		return nil, fmt.Errorf("list of fonts: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("list of fonts: more after its end")
+		return nil, errors.New("list of fonts: more after its end")
+	}
+	if list == nil {
+		return nil, errors.New("list of fonts: no object")
 	}
 	for _, v := range list {
-		if fonts, ok := v.([]any); ok {
-			if err := sortAsText(fonts); err != nil {
-				return nil, err
-			}
+		fonts, isList := v.([]any)
+		if !isList && !isScalar(v) && !isFlat(v) || !allFlat(fonts) {
+			return nil, errors.New("list of fonts: not of matplotlib's form")
+		}
+		if err := sortAsText(fonts); err != nil {
+			return nil, err
 		}
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	e.SetIndent("", " ")
-	err := e.Encode(list)
-	return b.Bytes(), err
+	if err := e.Encode(list); err != nil {
+		return nil, fmt.Errorf("list of fonts: %w", err)
+	}
+	if b.Len() > maxFontsBytes {
+		return nil, fmt.Errorf("list of fonts: %d bytes, at most %d", b.Len(), maxFontsBytes)
+	}
+	return b.Bytes(), nil
+}
+
+// allFlat tells whether all of a list are flat objects.
+func allFlat(values []any) bool {
+	return !slices.ContainsFunc(values, func(v any) bool { return !isFlat(v) })
+}
+
+// isFlat tells whether a value is an object of scalars.
+func isFlat(v any) bool {
+	object, ok := v.(map[string]any)
+	for _, field := range object {
+		ok = ok && isScalar(field)
+	}
+	return ok
+}
+
+func isScalar(v any) bool {
+	switch v.(type) {
+	case nil, bool, string, json.Number:
+		return true
+	}
+	return false
 }
 
 // sortAsText sorts values by their JSON text.

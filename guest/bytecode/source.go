@@ -21,6 +21,9 @@ var libraries = []string{
 // only, such as _sysconfigdata__linux_x86_64-linux-gnu.py.
 var tripletOf = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 
+// loaderOf, by architecture, is the name of the dynamic loader, which every program maps.
+var loaderOf = map[string]string{"amd64": "ld-linux-x86-64.so.2", "arm64": "ld-linux-aarch64.so.1"}
+
 // cacheDir and cacheTag name byte code: PEP 3147.
 const cacheDir = "__pycache__"
 

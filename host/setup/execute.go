@@ -99,7 +99,10 @@ func (p *Plan) Execute(ctx context.Context, e Events) (*Result, error) {
 	}
 	e.stage("install", time.Since(start))
 	rec.Bundle, rec.Origin, rec.At = b.ID(), p.Origin, p.o.Now().UTC()
-	rec.Bytecode, rec.Version = !p.o.NoBytecode, p.Version
+	rec.Bytecode, rec.Version, rec.Images = !p.o.NoBytecode, p.Version, nil
+	if p.Origin == OriginDebian {
+		rec.Images = p.o.Images
+	}
 	if err := p.remember(h, rec); err != nil {
 		return nil, err
 	}

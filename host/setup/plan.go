@@ -46,7 +46,7 @@ type Options struct {
 	ProtocolVersion uint32
 	// From is a bundle's folder or archive; "": it is made of Debian's packages.
 	From string
-	// Images are the boxes' images that must be in it.
+	// Images are the boxes' images that must be in it; a name may be there twice.
 	Images []string
 	// NoBytecode leaves out what needs a VM to make.
 	NoBytecode bool
@@ -195,7 +195,7 @@ func Make(ctx context.Context, o Options) (*Plan, error) {
 		return nil, err
 	}
 	stay := staying(st, o)
-	o.Images = slices.Concat(o.Images, stay)
+	o.Images = once(slices.Concat(o.Images, stay))
 	p := &Plan{Schema: PlanSchema, Version: o.Version, Home: o.Home, Cache: o.Cache, Arch: o.Arch, Command: o.Command, o: o,
 		Folders: []Path{}, Files: []Path{}, Downloads: []Download{}, Sources: []Source{}, Steps: []Step{},
 		Space: []Space{}, Removes: []Path{}, Kept: []Path{}, Notes: []string{}, Problems: []Problem{}}
@@ -211,7 +211,7 @@ func Make(ctx context.Context, o Options) (*Plan, error) {
 		return p, ctx.Err()
 	}
 	for _, name := range stay {
-		p.Notes = append(p.Notes, fmt.Sprintf("The image %q is in the installed bundle, and will be in this one.", name))
+		p.Notes = append(p.Notes, fmt.Sprintf("An earlier setup was asked for the image %q: it will be in this bundle too.", name))
 	}
 	p.installation(st, target)
 	switch p.Origin {
@@ -234,17 +234,42 @@ func Make(ctx context.Context, o Options) (*Plan, error) {
 }
 
 // staying are the images of a bundle of setup's own making that nobody asked for now: a
-// setup of a newer version keeps what an earlier one was asked for.
+// setup of a newer version, or one that repairs, keeps what an earlier one was asked for.
 func staying(st *state, o Options) (names []string) {
-	if o.From != "" || st.current == nil || st.record.Bundle != st.current.ID() || st.record.Origin != OriginDebian {
+	if o.From != "" || !st.isOurs() {
 		return nil
 	}
-	for _, i := range st.current.Manifest.Images {
-		if !slices.Contains(o.Images, i.Name) && slices.Contains(build.ImageNames(), i.Name) {
-			names = append(names, i.Name)
+	had := st.record.Images
+	if st.current != nil {
+		for _, i := range st.current.Manifest.Images {
+			had = append(had, i.Name)
 		}
 	}
-	return names
+	for _, name := range had {
+		if !slices.Contains(o.Images, name) && slices.Contains(build.ImageNames(), name) {
+			names = append(names, name)
+		}
+	}
+	return once(names)
+}
+
+// isOurs tells whether setup made the installed bundle, which may be damaged, or gone.
+func (st *state) isOurs() bool {
+	id := st.bundles.Current
+	if st.current != nil {
+		id = st.current.ID()
+	}
+	return st.record.Origin == OriginDebian && (id == "" || id == st.record.Bundle)
+}
+
+// once gives names in their order, each once.
+func once(names []string) (out []string) {
+	for _, name := range names {
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // target is the bundle that the plan is about.

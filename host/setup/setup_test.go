@@ -870,11 +870,72 @@ func TestMoreImages(t *testing.T) {
 	}
 	w.o.Version = "0.2"
 	p = w.plan()
-	if p.Nothing || !slices.ContainsFunc(p.Notes, func(n string) bool { return strings.Contains(n, `"data" is in the installed bundle`) }) {
+	if p.Nothing || !slices.ContainsFunc(p.Notes, func(n string) bool { return strings.Contains(n, `the image "data": it will be in this bundle too`) }) {
 		t.Errorf("a newer version: %+v", p)
 	}
 	r = w.setUp()
 	if b, err := bundle.Open(r.Dir); err != nil || len(b.Manifest.Images) != 2 || b.Manifest.Images[1].Name != "data" {
 		t.Errorf("%v, %v", b, err)
+	}
+}
+
+// TestRepairKeepsImages: an image that an earlier setup was asked for is in the bundle
+// that replaces a damaged one, whatever is damaged.
+func TestRepairKeepsImages(t *testing.T) {
+	for name, damage := range map[string]func(dir string) error{
+		"manifest": func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, bundle.ManifestName), []byte("{"), 0o644)
+		},
+		"image":   func(dir string) error { return os.Truncate(filepath.Join(dir, "data.erofs"), 1) },
+		"folder":  os.RemoveAll,
+		"current": func(dir string) error { return os.Remove(filepath.Join(filepath.Dir(dir), "current")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.o.Images = []string{"stdlib", "data"}
+			if err := damage(w.setUp().Dir); err != nil {
+				t.Fatal(err)
+			}
+			w.o.Images = []string{"stdlib"}
+			b, err := bundle.Open(w.setUp().Dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(b.Manifest.Images) != 2 || b.Manifest.Images[1].Name != "data" {
+				t.Errorf("after the repair: %+v", b.Manifest.Images)
+			}
+		})
+	}
+}
+
+// TestRepairOfOthers: what setup once made says nothing about a bundle that somebody
+// else installed since.
+func TestRepairOfOthers(t *testing.T) {
+	w := newWorld(t)
+	w.o.Images = []string{"stdlib", "data"}
+	w.setUp()
+	b, err := bundle.Install(t.Context(), w.o.Home, w.given(nil).Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(b.Dir(), bundle.ManifestName), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.o.Images = []string{"stdlib"}
+	if b, err := bundle.Open(w.setUp().Dir); err != nil || len(b.Manifest.Images) != 1 {
+		t.Errorf("%+v, %v", b, err)
+	}
+}
+
+// TestImageTwice: asked for twice, an image is planned and made once.
+func TestImageTwice(t *testing.T) {
+	w := newWorld(t)
+	w.o.Images = []string{"stdlib", "data", "data", "stdlib"}
+	before := tree(t, w.dir)
+	p := w.plan()
+	r := w.setUp()
+	checkDone(t, p, r, before, tree(t, w.dir))
+	if b, err := bundle.Open(r.Dir); err != nil || len(b.Manifest.Images) != 2 {
+		t.Errorf("%+v, %v", b, err)
 	}
 }

@@ -29,8 +29,10 @@ const recordSchema = "pybox.setup/v1"
 type record struct {
 	Schema string `json:"schema"`
 	// Bundle is the ID of what was installed last, Origin where it came from.
-	Bundle   string    `json:"bundle"`
-	Origin   string    `json:"origin"`
+	Bundle string `json:"bundle"`
+	Origin string `json:"origin"`
+	// Images are those of a bundle that setup made: they outlast it, damaged or not.
+	Images   []string  `json:"images,omitempty"`
 	Bytecode bool      `json:"bytecode"`
 	Version  string    `json:"version"`
 	At       time.Time `json:"at"`
