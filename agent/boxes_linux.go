@@ -80,12 +80,9 @@ func newBoxes(ctx context.Context, c Config, pid1 *control.Client) (*box.Manager
 	})
 }
 
-// Bounds of reading an image ahead: the time that a run waits for it, and all that it
-// may take.
-const (
-	prereadWait = 3 * time.Second
-	prereadTime = time.Minute
-)
+// prereadTime is how long reading an image ahead may take. A run waits for it, but no
+// longer than prereadWait.
+const prereadTime = time.Minute
 
 // readAhead reads what programs touch of the image at root, with what nobody else
 // wants of the disk and the CPUs. That it fails costs memory of boxes, no more.

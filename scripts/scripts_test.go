@@ -305,6 +305,24 @@ func sources(t *testing.T) map[string]string {
 	return found
 }
 
+// TestBundlesOfHost: 'make test' builds the bundle with the image data, which takes a
+// virtual machine minutes, only where a test boots it.
+func TestBundlesOfHost(t *testing.T) {
+	for host, data := range map[string]bool{"linux": true, "darwin": false} {
+		out, err := exec.CommandContext(t.Context(), "make", "-C", "..", "-p", "-n", "HOST="+host, "help").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := regexp.MustCompile(`(?m)^TESTBUNDLES :?= (.*)$`).FindSubmatch(out)
+		if list == nil {
+			t.Fatal("the Makefile does not say which bundles the tests boot")
+		}
+		if got := slices.Contains(strings.Fields(string(list[1])), "databundle"); got != data {
+			t.Errorf("on %s the tests boot %s", host, list[1])
+		}
+	}
+}
+
 // TestOnlyWhatMacOSHas looks for what GNU's tools have and those of macOS, which are
 // BSD's, have not, and for what GNU make got after 3.81 (2006), the one of macOS.
 // It knows the usual ones alone.
