@@ -111,10 +111,13 @@ type part struct {
 func receive(ctx context.Context, stream *connect.BidiStream[agentv1.RunRequest, agentv1.RunEvent]) *inbox {
 	in := &inbox{parts: make(chan part)}
 	go func() {
-		for {
-			r, err := stream.Receive()
+		// While one is with who asked for it, the next is received into the other.
+		var parts [2]api.Part
+		for n := 0; ; n++ {
+			p := &parts[n%2]
+			err := p.Receive(stream.Conn())
 			select {
-			case in.parts <- part{r, err}:
+			case in.parts <- part{p.Request, err}:
 			case <-ctx.Done():
 				return
 			}

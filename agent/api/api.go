@@ -60,11 +60,12 @@ const StepThreshold = 50 * time.Millisecond
 // documents less than 4 MiB for the larger one but takes up to 2 GiB: a test
 // reads from the wire what it announced.
 const (
-	streamWindow     = 256 << 10
-	connectionWindow = 64 << 20
+	streamWindow     = 1 << 20
+	connectionWindow = 256 << 20
 	// frameBytes bounds a frame: each costs its writer two system calls, whatever is
-	// in it, and a stream never has more on its way than its window.
-	frameBytes = streamWindow
+	// in it. A window has room for several, so that it is opened again before it is
+	// used up: a writer that waits for room gets it in small pieces.
+	frameBytes = 256 << 10
 )
 
 // Deadlines. A context that ends sooner goes first.

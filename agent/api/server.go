@@ -28,6 +28,7 @@ type Server struct {
 // NewServer returns a Server for handler. log gets what net/http complains of.
 func NewServer(handler agentv1connect.AgentServiceHandler, log *slog.Logger) *Server {
 	path, h := agentv1connect.NewAgentServiceHandler(handler,
+		connect.WithCodec(codec{}),
 		connect.WithReadMaxBytes(MaxMessageBytes),
 		connect.WithSendMaxBytes(MaxMessageBytes),
 		// The bytes never leave this machine, so compression would only cost

@@ -31,7 +31,8 @@ type Status struct {
 }
 
 // Input is what a client sends after its start. Next gives io.EOF after the last
-// part, and ends with ctx.
+// part, and ends with ctx. The bytes of a file or of standard input in a part are
+// valid until the next call.
 type Input interface {
 	Next(ctx context.Context) (*agentv1.RunRequest, error)
 }

@@ -124,10 +124,8 @@ func (u *upload) file(ctx context.Context, c *runner.Conn, f *agentv1.RunFile) (
 		// is emulated a SHA-256 takes longer than everything else together.
 		to = append(to, digest)
 	}
-	r := &partReader{ctx: ctx, u: u, left: f.GetBytes(), hashed: newHashing(to...)}
-	err := c.WriteFile(ctx, f.GetName(), mode, f.GetBytes(), r)
-	r.hashed.wait()
-	if err != nil {
+	r := &partReader{ctx: ctx, u: u, left: f.GetBytes(), hashed: io.MultiWriter(to...)}
+	if err := c.WriteFile(ctx, f.GetName(), mode, f.GetBytes(), r); err != nil {
 		return nil, err
 	}
 	if f.GetName() == u.program {
@@ -136,38 +134,13 @@ func (u *upload) file(ctx context.Context, c *runner.Conn, f *agentv1.RunFile) (
 	return sum, nil
 }
 
-// hashing takes the bytes of a file beside their way into the box.
-type hashing struct {
-	pieces chan []byte
-	done   chan struct{}
-}
-
-func newHashing(to ...io.Writer) *hashing {
-	h := &hashing{pieces: make(chan []byte, 2), done: make(chan struct{})}
-	go func() {
-		defer close(h.done)
-		for b := range h.pieces {
-			for _, w := range to {
-				_, _ = w.Write(b) // hashes do not fail
-			}
-		}
-	}()
-	return h
-}
-
-// wait returns when everything is hashed. Nothing may be added after it.
-func (h *hashing) wait() {
-	close(h.pieces)
-	<-h.done
-}
-
 // partReader reads the data of one file out of the client's parts.
 type partReader struct {
 	ctx    context.Context
 	u      *upload
 	left   int64
 	buf    []byte
-	hashed *hashing
+	hashed io.Writer
 }
 
 // Read implements io.Reader.
@@ -186,7 +159,7 @@ func (r *partReader) Read(b []byte) (int, error) {
 		}
 		r.buf = p.Data
 		r.left -= int64(len(p.Data))
-		r.hashed.pieces <- p.Data // nobody changes it any more
+		_, _ = r.hashed.Write(p.Data) // hashes do not fail
 	}
 	n := copy(b, r.buf)
 	r.buf = r.buf[n:]
