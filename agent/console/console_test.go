@@ -66,10 +66,16 @@ func TestStuckConsoleNeverBlocks(t *testing.T) {
 		t.Fatalf("Flush of a stuck console: %v, want a deadline", err)
 	}
 	var out buffer
-	go func() { _, _ = io.Copy(&out, r) }()
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		_, _ = io.Copy(&out, r)
+	}()
 	flush(t, c)
 	c.Printf("last")
 	flush(t, c)
+	w.Close() // what was read from the pipe is in out only when the copying has ended
+	<-copied
 	if got := out.String(); !strings.Contains(got, "console lines dropped") || !strings.Contains(got, "last\n") {
 		t.Errorf("the console does not tell of dropped lines: %q", got[max(0, len(got)-200):])
 	}
