@@ -175,6 +175,7 @@ func TestFilesRefused(t *testing.T) {
 		{Command{Output: "-"}, 125, "--output: want a folder"},
 		{Command{OutputTar: "-"}, 125, "--output-tar: want a file"},
 		{Command{OutputTar: "file"}, 125, `--output-tar: "file" is there already`},
+		{Command{Output: "file", Inputs: []string{"none"}}, 125, `--output: "file" is a file`}, // before what is taken along
 		{Command{Output: "out", OutputTar: "out.tar"}, 125, "give one of them"},
 		{Command{Inputs: []string{"file"}, Receipt: "file"}, 125, "--receipt: file is taken along by this run"},
 		{Command{OutputTar: "o.tar", Receipt: "./o.tar"}, 125, "--receipt: ./o.tar is what --output-tar makes"},
