@@ -24,7 +24,7 @@ import (
 	"github.com/pybox/pybox/guest/layout"
 )
 
-// MaxBytes bounds what is read of one image: "data" has a list of 125 MiB.
+// MaxBytes bounds what is read of one image: the files that "data" lists have 135 MiB.
 const MaxBytes = 256 << 20
 
 // share is the part of the free memory that may be filled: one in so many bytes.

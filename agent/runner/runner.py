@@ -12,6 +12,7 @@ BROKEN = 70  # EX_SOFTWARE of sysexits.h: no program was started
 CHUNK = 1 << 16
 SEEDS = "/usr/share/pybox/tmp"  # layout.Seeds of the image builder
 MAX_SEED = 1 << 20
+PAGE = 1 << 12
 
 
 def main(sock):
@@ -21,7 +22,7 @@ def main(sock):
     take_streams(sock)
     try:
         seed(SEEDS, "/tmp")
-    except OSError:
+    except Exception:
         pass  # the image has none, or there is no room: no program needs them
     restore()
     sock.send(b"R\x01")
@@ -70,16 +71,23 @@ def stream(old, fd, name, mode):
     return new
 
 
-def seed(source, target):
-    """Copies what the image has for a folder into it."""
-    for entry in posix.scandir(source):
-        at = target + "/" + entry.name
-        if entry.is_dir(follow_symlinks=False):
-            posix.mkdir(at, 0o755)
-            seed(entry.path, at)
-        elif entry.is_file(follow_symlinks=False) and entry.stat().st_size <= MAX_SEED:
-            with open(entry.path, "rb") as old, open(at, "xb") as new:
-                new.write(old.read(MAX_SEED))
+def seed(source, target, left=MAX_SEED, folders=True):
+    """Copies what the image has for a folder into it, and for folders in that: so many
+    bytes in all, of which each entry counts as PAGE more. Returns what is left."""
+    with posix.scandir(source) as entries:
+        for entry in entries:
+            left -= PAGE
+            if left < 0:
+                break
+            at = target + "/" + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if folders:
+                    posix.mkdir(at, 0o755)
+                    left = seed(entry.path, at, left, False)
+            elif entry.is_file(follow_symlinks=False) and entry.stat().st_size <= left:
+                with open(entry.path, "rb") as old, open(at, "xb") as new:
+                    left -= new.write(old.read(left))
+    return left
 
 
 def restore():

@@ -210,6 +210,9 @@ func Make(ctx context.Context, o Options) (*Plan, error) {
 	if p.Nothing {
 		return p, ctx.Err()
 	}
+	for _, name := range lost(st, target) {
+		p.Notes = append(p.Notes, fmt.Sprintf("The installed bundle has the image %q, and this one has not.", name))
+	}
 	for _, name := range stay {
 		p.Notes = append(p.Notes, fmt.Sprintf("An earlier setup was asked for the image %q: it will be in this bundle too.", name))
 	}
@@ -260,6 +263,19 @@ func (st *state) isOurs() bool {
 		id = st.current.ID()
 	}
 	return st.record.Origin == OriginDebian && (id == "" || id == st.record.Bundle)
+}
+
+// lost are the images of the installed bundle that one which is given has not.
+func lost(st *state, t target) (names []string) {
+	if st.current == nil {
+		return nil
+	}
+	for _, i := range st.current.Manifest.Images {
+		if t.id != "" && !slices.ContainsFunc(t.manifest.Images, func(have bundle.Image) bool { return have.Name == i.Name }) {
+			names = append(names, i.Name)
+		}
+	}
+	return names
 }
 
 // once gives names in their order, each once.

@@ -927,6 +927,22 @@ func TestRepairOfOthers(t *testing.T) {
 	}
 }
 
+// TestFromWithoutImage: a plan says that the bundle which is given lacks an image of the
+// one that is there.
+func TestFromWithoutImage(t *testing.T) {
+	w := newWorld(t)
+	w.o.Images = []string{"stdlib", "data"}
+	w.setUp()
+	w.o.Images = nil
+	says := func(given *bundle.Bundle) bool {
+		w.o.From = given.Dir()
+		return slices.ContainsFunc(w.plan().Notes, func(n string) bool { return strings.Contains(n, `has the image "data", and this one has not`) })
+	}
+	if !says(w.given(nil)) || says(w.given(nil, "data", "stdlib")) {
+		t.Error("the notes do not say whether the image is lost")
+	}
+}
+
 // TestImageTwice: asked for twice, an image is planned and made once.
 func TestImageTwice(t *testing.T) {
 	w := newWorld(t)
