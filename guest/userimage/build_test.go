@@ -351,10 +351,6 @@ func TestLibraries(t *testing.T) {
 	if !slices.Equal(r.Notes, want) {
 		t.Errorf("%q", r.Notes)
 	}
-	o = options(t, source(t, dir, wheeltest.Wheel{Name: "cxx", Version: "1", Files: map[string]string{"c.so": lib("libstdc++.so.6")}}))
-	if r, _ := build(t, o); len(r.Notes) != 1 || !strings.HasSuffix(r.Notes[0], "libstdc++.so.6; the image data has libstdc++.so.6: build on that one") {
-		t.Errorf("%q", r.Notes)
-	}
 }
 
 func TestRefuses(t *testing.T) {

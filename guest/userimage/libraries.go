@@ -2,7 +2,6 @@ package userimage
 
 import (
 	"context"
-	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -48,21 +47,10 @@ func (b *builder) noteLibraries(ctx context.Context) error {
 		}
 		slices.Sort(lack)
 		if lack = slices.Compact(lack); len(lack) > 0 {
-			b.note("%s has compiled parts that need libraries which the image has not, and may not work: %s%s", i.dist, some(quoted(lack)), b.advice(lack))
+			b.note("%s has compiled parts that need libraries which the image has not, and may not work: %s", i.dist, some(quoted(lack)))
 		}
 	}
 	return nil
-}
-
-// cxxLibrary is what programs written in C++ need; wheels rely on it (PEP 600), and of
-// our images only richImage has it.
-const cxxLibrary, richImage = "libstdc++.so.6", "data"
-
-func (b *builder) advice(lack []string) string {
-	if b.base.Name != richImage && slices.Contains(lack, cxxLibrary) {
-		return fmt.Sprintf("; the image %s has %s: build on that one", richImage, cxxLibrary)
-	}
-	return ""
 }
 
 // quoted makes names printable.
