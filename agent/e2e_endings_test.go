@@ -572,7 +572,7 @@ func isNotStarted(t *testing.T, g *boxtest.Guest) {
 		}}, "", api.ReasonFiles, "not what was announced"},
 		{"the same file twice", boxtest.Program{Upload: func(send func(*agentv1.RunRequest) error) error {
 			return sendAll(send, file("main.py", 1), data("1"), file("main.py", 1), data("2"), goes(false))
-		}}, "", api.ReasonFiles, "file exists"},
+		}}, "", api.ReasonFiles, "two files have the name"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.tamper != "" {
