@@ -259,7 +259,7 @@ test:
 	@$(STAGE) fuzz 720 $(MAKE) --no-print-directory fuzz
 	@$(STAGE) kernel 2700 $(MAKE) --no-print-directory $(TESTKERNELS)
 	@$(STAGE) bundle 1200 $(MAKE) --no-print-directory $(TESTBUNDLES) build
-	@$(STAGE) "end to end" 2100 $(MAKE) --no-print-directory e2e
+	@$(STAGE) "end to end" 3000 $(MAKE) --no-print-directory e2e
 	@echo "== all passed"
 
 .PHONY: lint
@@ -295,7 +295,7 @@ e2e:
 		PYBOX_TEST_CLOUD_BUNDLE=$(CURDIR)/$(CLOUDBUNDLE) \
 		PYBOX_TEST_DATA_BUNDLE=$(CURDIR)/$(DATABUNDLE) \
 		PYBOX_TEST_FOREIGN_CLOUD_BUNDLE=$(if $(FOREIGN),$(CURDIR)/.work/cloudbundle-$(FOREIGN)) \
-		go test -race -tags pyboxtest -count=1 -p 3 -timeout 30m -run E2E $(TESTEXEC) $(E2EFLAGS) $(E2E)
+		go test -race -tags pyboxtest -count=1 -p 3 -timeout 45m -run E2E $(TESTEXEC) $(E2EFLAGS) $(E2E)
 
 # The image data without byte code: what that is worth is measured.
 PLAINBUNDLE = .work/plainbundle-$(ARCH)
