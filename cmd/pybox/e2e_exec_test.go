@@ -14,7 +14,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -545,11 +544,7 @@ func testExecWatch(t *testing.T, p *person) {
 
 // testExecInterrupt: a signal ends the box, and its receipt is shown.
 func testExecInterrupt(t *testing.T, p *person) {
-	// Who runs the tests may ignore SIGHUP, as nohup(1) does, and what is started would
-	// too: one that is handled here has its default there.
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
+	heedSignals(t)
 	beats := p.program("forever.py", forever)
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		before := p.keptIDs()

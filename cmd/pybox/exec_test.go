@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -347,6 +348,7 @@ func TestExecProcess(t *testing.T) {
 // TestExecIgnored: a signal that is ignored from the start stays so. The program has
 // begun when it comes, and ends after it.
 func TestExecIgnored(t *testing.T) {
+	heedSignals(t)
 	c := newCommander(t)
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -507,7 +509,21 @@ func (c *commander) started(args ...string) (cmd *exec.Cmd, out, errs *bytes.Buf
 	return cmd, out, errs, done
 }
 
+// heedSignals makes what the test starts heed SIGINT and SIGHUP. Who runs the tests may
+// ignore them, as nohup(1) does, and then so does what is started; a signal that is
+// handled here has its default there (execve(2)).
+func heedSignals(t *testing.T) {
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		if signal.Ignored(s) {
+			c := make(chan os.Signal, 1)
+			signal.Notify(c, s)
+			t.Cleanup(func() { signal.Ignore(s) })
+		}
+	}
+}
+
 func TestExecSignals(t *testing.T) {
+	heedSignals(t)
 	c := newCommander(t)
 	p := c.program("out started\nhang")
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
