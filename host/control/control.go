@@ -152,8 +152,35 @@ func (c *Controller) Start(ctx context.Context, progress func(api.Status)) (api.
 		if err := c.settle(ctx, 0); err != nil {
 			return s, err
 		}
+		if err := c.awaitEnd(ctx); err != nil {
+			return s, err
+		}
 	}
 	return api.Status{}, err
+}
+
+// awaitEnd waits, where nobody owns the directory, for the end of the process that
+// owned it last: that lets go of it a moment before, and no other daemon begins
+// while it lives.
+func (c *Controller) awaitEnd(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	t := time.NewTicker(10 * time.Millisecond)
+	defer t.Stop()
+	for {
+		d, err := c.Home.Daemon()
+		if err != nil || d.PID == os.Getpid() || !d.Alive() {
+			return nil // who is to come will see
+		}
+		if free, err := c.Home.Unlocked(); !free || err != nil {
+			return err
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the daemon (pid %d) does not end: 'pybox vm stop --force' ends it", d.PID)
+		}
+	}
 }
 
 func (c *Controller) startOnce(ctx context.Context, progress func(api.Status)) (api.Status, error) {
