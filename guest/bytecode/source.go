@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pybox/pybox/guest/image"
+	"github.com/pybox/pybox/guest/layout"
 	"github.com/pybox/pybox/guest/tree"
 )
 
@@ -19,7 +20,7 @@ var libraries = []string{
 
 // tripletOf, by architecture, stands in the names of files that are of one architecture
 // only, such as _sysconfigdata__linux_x86_64-linux-gnu.py.
-var tripletOf = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
+var tripletOf = layout.Triplets()
 
 // loaderOf, by architecture, is the name of the dynamic loader, which every program maps.
 var loaderOf = map[string]string{"amd64": "ld-linux-x86-64.so.2", "arm64": "ld-linux-aarch64.so.1"}

@@ -15,9 +15,6 @@ import (
 // packagesDir is where Debian's packages of Python modules are.
 const packagesDir = "usr/lib/python3/dist-packages"
 
-// triplets name the folders of libraries.
-var triplets = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
-
 // dataDropped are files of the packages of "data" that it does without: what a
 // browser or another program would use, and links to headers that are not there.
 var dataDropped = []string{
@@ -46,8 +43,8 @@ func Data(ctx context.Context, arch string, packages []unpack.Package) (*tree.Tr
 	if err != nil {
 		return nil, err
 	}
-	triplet, ok := triplets[arch]
-	if !ok {
+	triplet := layout.Triplet(arch)
+	if triplet == "" {
 		return nil, fmt.Errorf("%w: for %.20q", layout.Err, arch)
 	}
 	for _, name := range blasNames {

@@ -52,7 +52,7 @@ func Stdlib(ctx context.Context, arch string, packages []unpack.Package) (*tree.
 // python is the tree that every image begins with: Python, and the packages without
 // what drop holds for.
 func python(ctx context.Context, arch string, packages []unpack.Package, drop func(unpack.Package, string) bool) (*tree.Tree, error) {
-	t, err := skeleton()
+	t, err := skeleton().Tree()
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,15 @@ const (
 	Sources = "usr/share/pybox/sources"
 )
 
+// Triplet is Debian's name for an architecture, as the folders of libraries and the
+// names of compiled modules have it; "" where there are no images for it.
+func Triplet(arch string) string { return Triplets()[arch] }
+
+// Triplets gives those of all architectures.
+func Triplets() map[string]string {
+	return map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
+}
+
 // Dirs returns the folders, sorted, relative to the image's root.
 func Dirs() []string { return append([]string(nil), dirs...) }
 

@@ -46,7 +46,7 @@ func Build(ctx context.Context, arch string, packages []unpack.Package, init, ag
 	if err := elfcheck.CheckStatic(agent, arch); err != nil {
 		return nil, fmt.Errorf("the agent's program: %w", err)
 	}
-	t, err := skeleton()
+	t, err := skeleton.Tree()
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func trim(t *tree.Tree, arch string, added []string) error {
 	for _, p := range needed {
 		keep[p] = true
 	}
-	for _, p := range skeletonPaths() {
+	for _, p := range skeleton.Paths() {
 		keep[p] = true
 	}
 	nodes := t.Nodes()
