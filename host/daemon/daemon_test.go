@@ -39,6 +39,8 @@ type running struct {
 	result chan error
 	once   sync.Once
 	err    error
+	// patience is how long a call may take where that is more than bound.
+	patience time.Duration
 }
 
 // options are those of a daemon whose guest has a as its agent.
@@ -86,7 +88,7 @@ func (r *running) wait() error {
 }
 
 func (r *running) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(r.t.Context(), bound)
+	ctx, cancel := context.WithTimeout(r.t.Context(), max(bound, r.patience))
 	r.t.Cleanup(cancel)
 	return ctx
 }
