@@ -60,6 +60,13 @@ func New(c config.Config) *Policy {
 	return &Policy{ceilings: c.Ceilings, cpus: min(c.Ceilings.CPUs, float64(c.VM.CPUs))}
 }
 
+// Ceilings are what no run can have more of. CPUs are those of the VM where it has less.
+func (p *Policy) Ceilings() config.Ceilings {
+	c := p.ceilings
+	c.CPUs = p.cpus
+	return c
+}
+
 // With is the policy for images that a person built too: bases has by their names
 // the images that they were built upon, whose defaults they have. It must not be
 // changed.
