@@ -1,0 +1,135 @@
+"""This machine's PyBox: where its daemon listens, and how a VM is started. What it knows
+of the state directory is what docs/api.md tells every client."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Iterator, Optional
+
+from ._json import BadJSON, loads
+from ._wire import Cancel
+from .errors import NotInstalled, NotRunning, VMStartFailed
+
+# The longest path of a Unix socket on every system: macOS has 104 bytes for it, with its
+# final zero (unix(4)).
+_MAX_SOCKET_PATH = 103
+
+# What is read of daemon.json, in bytes.
+_MAX_JSON = 1 << 20
+
+# How long 'pybox vm start' may take, in seconds. It has bounds of its own, of a minute
+# unless the owner has set others.
+_START = 900.0
+
+
+def home() -> str:
+    """The state directory: $PYBOX_HOME, or .pybox in the user's home."""
+    named = os.environ.get("PYBOX_HOME")
+    if named:
+        return os.path.abspath(named)
+    user = os.environ.get("HOME", "")
+    if not os.path.isabs(user):
+        raise NotInstalled(
+            "neither PYBOX_HOME nor HOME says where PyBox keeps its files", next="set PYBOX_HOME to a folder"
+        )
+    return os.path.join(user, ".pybox")
+
+
+def socket_path() -> str:
+    """Where the daemon listens, if there is one: in the state directory, or where
+    daemon.json says when that path is too long for a socket."""
+    import socket
+
+    if not hasattr(socket, "AF_UNIX"):
+        raise NotInstalled(f"PyBox runs on Linux and macOS; this is {sys.platform}")
+    directory = home()
+    usual = os.path.join(directory, "pybox.sock")
+    if len(os.fsencode(usual)) <= _MAX_SOCKET_PATH:
+        return usual
+    named = _named(os.path.join(directory, "daemon.json"))
+    if named is None:
+        raise NotRunning("no PyBox daemon is running", next="run 'pybox vm start'")
+    return named
+
+
+def _named(path: str) -> Optional[str]:
+    """The socket that daemon.json names; None where it names none that could be one."""
+    try:
+        with open(path, "rb") as file:
+            daemon = loads(file.read(_MAX_JSON))
+    except (OSError, BadJSON):
+        return None
+    named = daemon.get("socket") if isinstance(daemon, dict) else None
+    if not isinstance(named, str) or not os.path.isabs(named) or "\0" in named:
+        return None
+    try:
+        return named if len(os.fsencode(named)) <= _MAX_SOCKET_PATH else None
+    except UnicodeEncodeError:
+        return None
+
+
+def command() -> str:
+    """The pybox command: $PYBOX_BIN, the one that was installed with this package, or the
+    one of PATH."""
+    import shutil
+
+    named = os.environ.get("PYBOX_BIN")
+    if named:
+        if not os.access(named, os.X_OK):
+            raise NotInstalled(f"PYBOX_BIN is {named}, and that is no program")
+        return os.path.abspath(named)
+    for folder in _scripts():
+        beside = os.path.join(folder, "pybox")
+        if os.path.isfile(beside) and os.access(beside, os.X_OK):
+            return beside
+    found = shutil.which("pybox")
+    if found is None:
+        raise NotInstalled(
+            "there is no pybox command to start the VM with",
+            next="install it (python3 -m pip install pybox-sandbox, or make build), or set PYBOX_BIN to it",
+        )
+    return os.path.abspath(found)
+
+
+def _scripts() -> Iterator[str]:
+    """The folders that this Python installs commands into, if this package is installed
+    in one of its own."""
+    import sysconfig
+
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for scheme in dict.fromkeys((sysconfig.get_default_scheme() if sys.version_info >= (3, 10) else None, "posix_user")):
+        paths = sysconfig.get_paths(scheme) if scheme else sysconfig.get_paths()
+        if os.path.realpath(package) in (os.path.realpath(paths["purelib"]), os.path.realpath(paths["platlib"])):
+            yield paths["scripts"]
+
+
+def start(cancel: Cancel) -> None:
+    """Starts the VM as 'pybox vm start' does, and returns when it is ready; others may do
+    the same at the same time. A start that has begun goes on when it is given up here."""
+    import subprocess
+
+    program = command()
+    try:
+        child = subprocess.Popen(
+            [program, "vm", "start"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C is for the one who waits here
+        )
+    except OSError as e:
+        raise NotInstalled(f"{program} cannot be run: {e}") from e
+    try:
+        with cancel.ending(child.kill):
+            _, said = child.communicate(timeout=_START)
+    except subprocess.TimeoutExpired:
+        raise VMStartFailed(f"'pybox vm start' has not ended within {_START:.0f} seconds") from None
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.communicate()
+    cancel.check()
+    if child.returncode != 0:
+        words = said.decode("utf-8", "replace").strip() or f"'pybox vm start' ended with {child.returncode}"
+        raise VMStartFailed(words, next="'pybox doctor' says what there is and what to run next")
