@@ -1,0 +1,199 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/pybox/pybox/host/gate"
+	"github.com/pybox/pybox/host/mcp/stdio"
+	"github.com/pybox/pybox/host/reply"
+	"golang.org/x/sync/semaphore"
+)
+
+// HTTPPath is where a server on HTTP answers.
+const HTTPPath = "/mcp"
+
+// Bounds of HTTP. What a message may have is the same as on pipes.
+const (
+	maxSessions   = 32
+	sessionIdle   = time.Hour
+	maxExchanges  = 256      // requests in progress, streams of events included
+	maxBodies     = 64 << 20 // of those together
+	maxEvents     = 32 << 20 // kept for clients that connect again
+	maxHTTPHeader = 16 << 10 // bytes
+	bodyStall     = 10 * time.Second
+	bodyTotal     = time.Minute
+)
+
+// sessionHeader names a session (Streamable HTTP, section "Session Management").
+const sessionHeader = "Mcp-Session-Id"
+
+// HTTP serves clients on l, behind a gate that asks for the token, until ctx ends, which
+// cancels what runs; then the error is nil.
+func (s *Server) HTTP(ctx context.Context, l net.Listener, token string) error {
+	g, err := gate.New(s.handler(ctx), gate.Options{Addr: l.Addr(), Token: token})
+	if err != nil {
+		l.Close()
+		return err
+	}
+	server := &http.Server{
+		Handler: g, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHTTPHeader,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serving HTTP: %w", err)
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLong)
+	defer cancel()
+	server.Shutdown(last) // its calls are cancelled; streams of events end by the next
+	return server.Close()
+}
+
+// exchanger bounds what comes in by HTTP, before the SDK has it.
+type exchanger struct {
+	server *sdk.Server
+	next   http.Handler
+	calls  *calls
+	turns  chan struct{}
+	bodies *semaphore.Weighted
+
+	mu  sync.Mutex
+	new int // requests in progress that may become sessions
+}
+
+// handler serves the protocol at HTTPPath. Calls end with life.
+func (s *Server) handler(life context.Context) http.Handler {
+	x := &exchanger{calls: newCalls(), turns: make(chan struct{}, maxExchanges), bodies: semaphore.NewWeighted(maxBodies)}
+	x.server = s.server(life, x.calls)
+	events := sdk.NewMemoryEventStore(nil)
+	events.SetMaxBytes(maxEvents)
+	x.next = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return x.server }, &sdk.StreamableHTTPOptions{
+		Logger: s.log, EventStore: events, SessionTimeout: sessionIdle, MaxRequestBodyBytes: stdio.MaxLine,
+		PropagateRequestCancellation: true,
+	})
+	mux := http.NewServeMux()
+	mux.Handle(HTTPPath, x)
+	return mux
+}
+
+// ServeHTTP implements http.Handler.
+func (x *exchanger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	select {
+	case x.turns <- struct{}{}:
+		defer func() { <-x.turns }()
+	default:
+		busy(w, "there are too many requests in progress")
+		return
+	}
+	session := r.Header.Get(sessionHeader)
+	switch {
+	case r.Method == http.MethodDelete:
+		x.calls.cancel(session, errEnded) // the SDK would wait for them
+	case r.Method == http.MethodPost && session == "":
+		if !x.enter() {
+			busy(w, fmt.Sprintf("there are %d sessions already", maxSessions))
+			return
+		}
+		defer x.leave()
+	}
+	if r.Method == http.MethodPost {
+		free, ok := x.body(w, r)
+		if !ok {
+			return
+		}
+		defer free()
+	}
+	x.next.ServeHTTP(&slowly{w, reply.NewWriter(w)}, r)
+}
+
+func busy(w http.ResponseWriter, why string) {
+	w.Header().Set("Retry-After", "5")
+	http.Error(w, why, http.StatusServiceUnavailable)
+}
+
+// enter takes note of a request that may become a session, unless there are too many.
+func (x *exchanger) enter() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := x.new
+	for range x.server.Sessions() {
+		n++
+	}
+	if n >= maxSessions {
+		return false
+	}
+	x.new++
+	return true
+}
+
+func (x *exchanger) leave() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.new--
+}
+
+// body reads the body of a request, which may not take long, and puts it in its place.
+// What it returns gives its bytes back.
+func (x *exchanger) body(w http.ResponseWriter, r *http.Request) (func(), bool) {
+	size := r.ContentLength
+	switch {
+	case size > stdio.MaxLine:
+		tooLarge(w)
+		return nil, false
+	case size < 0:
+		size = stdio.MaxLine
+	}
+	if !x.bodies.TryAcquire(size) {
+		busy(w, "the requests in progress are too large together")
+		return nil, false
+	}
+	free := func() { x.bodies.Release(size) }
+	b, err := io.ReadAll(reply.Body(w, r, stdio.MaxLine, bodyStall, bodyTotal))
+	if err == nil {
+		r.Body = io.NopCloser(bytes.NewReader(b))
+		return free, true
+	}
+	free()
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		tooLarge(w)
+	case errors.Is(err, reply.ErrSlow):
+		http.Error(w, reply.ErrSlow.Detail, http.StatusRequestTimeout)
+	default:
+		http.Error(w, "the body could not be read", http.StatusBadRequest)
+	}
+	return nil, false
+}
+
+func tooLarge(w http.ResponseWriter) {
+	http.Error(w, fmt.Sprintf("the body is larger than %d bytes", stdio.MaxLine), http.StatusRequestEntityTooLarge)
+}
+
+// slowly writes to a client that has a minute for each piece.
+type slowly struct {
+	http.ResponseWriter
+	out *reply.Writer
+}
+
+// Write implements http.ResponseWriter.
+func (s *slowly) Write(b []byte) (int, error) { return s.out.Write(b) }
+
+// Flush implements http.Flusher.
+func (s *slowly) Flush() { s.out.Flush() }
+
+// Unwrap is for http.ResponseController.
+func (s *slowly) Unwrap() http.ResponseWriter { return s.ResponseWriter }
