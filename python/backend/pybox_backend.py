@@ -27,7 +27,7 @@ import tarfile
 import time
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import IO, Any, Dict, Iterator, List, Mapping, Optional, Tuple, cast
 
 NAME = "pybox-sandbox"
 SUMMARY = "Run Python programs in boxes: containers in a private virtual machine, with a receipt"
@@ -111,7 +111,7 @@ def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     """Writes the source, of which a wheel can be built without git, and gives its name."""
     name = f"{_stem()}.tar.gz"
     with open(Path(sdist_directory) / name, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=_epoch()) as zipped:
-        with tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        with tarfile.open(fileobj=cast("IO[bytes]", zipped), mode="w", format=tarfile.PAX_FORMAT) as tar:
             for member, data, executable in _sdist():
                 info = tarfile.TarInfo(f"{_stem()}/{member}")
                 info.size, info.mtime, info.mode = len(data), _epoch(), 0o755 if executable else 0o644

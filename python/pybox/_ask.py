@@ -185,7 +185,7 @@ class Ask:
             request["stdin"] = send(self.stdin)
         inputs = []
         for name, source in self.inputs:
-            given = {"name": name, **send(source)}
+            given: Dict[str, Any] = {"name": name, **send(source)}
             if source.executable():
                 given["executable"] = True
             inputs.append(given)

@@ -98,8 +98,8 @@ def _scripts() -> Iterator[str]:
     import sysconfig
 
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    for scheme in dict.fromkeys((sysconfig.get_default_scheme() if sys.version_info >= (3, 10) else None, "posix_user")):
-        paths = sysconfig.get_paths(scheme) if scheme else sysconfig.get_paths()
+    user = [s for s in ("posix_user", "osx_framework_user") if s in sysconfig.get_scheme_names()]
+    for paths in [sysconfig.get_paths(), *map(sysconfig.get_paths, user)]:
         if os.path.realpath(package) in (os.path.realpath(paths["purelib"]), os.path.realpath(paths["platlib"])):
             yield paths["scripts"]
 

@@ -182,9 +182,9 @@ class Client:
         with self._exchange("GET", "/v1/status", patience=QUICK):
             pass  # whatever it says
 
-    def call(self, method: str, path: str, body: Body = None, media: str = "", patience: float = PATIENCE, **headers: str) -> Any:
+    def call(self, method: str, path: str, body: Body = None, media: str = "", **options: Any) -> Any:
         """Makes a request and gives the JSON that answers it, None for none."""
-        with self.exchange(method, path, body, media, patience=patience, **headers) as response:
+        with self.exchange(method, path, body, media, **options) as response:
             data = read(response, _MAX_ANSWER)
         if not data:
             return None
@@ -220,7 +220,7 @@ class Client:
         try:
             with self.cancel.ending(wire.end):
                 connection = HTTPConnection("pybox")
-                connection.sock = wire  # type: ignore[assignment]
+                connection.sock = wire
                 headers: Dict[str, str] = {"Accept": accept, "Connection": "close"}
                 if media:
                     headers["Content-Type"] = media
