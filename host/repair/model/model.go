@@ -112,8 +112,7 @@ type Error struct {
 	RetryAfter time.Duration
 	// NoRetry tells that the provider wants no second try.
 	NoRetry bool
-	// Detail is what the provider said: bounded, untrusted, and not fit for a
-	// terminal.
+	// Detail is what the provider said: untrusted, and not fit for a terminal.
 	Detail string
 	// Err is the cause; nil: Detail is all that is known.
 	Err error

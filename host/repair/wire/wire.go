@@ -24,10 +24,8 @@ const (
 	// maxBody bounds an answer as it is sent: an event has a few hundred bytes around
 	// a few of text.
 	maxBody = 64 << 20
-	// maxErrorBody bounds what is read of an answer that is an error, and maxDetail
-	// what is told of it.
+	// maxErrorBody bounds what is read of an answer that is an error.
 	maxErrorBody = 64 << 10
-	maxDetail    = 500
 	// maxHeader bounds the header of an answer.
 	maxHeader = 64 << 10
 	// maxRetryAfter keeps a time far from overflow.
@@ -111,8 +109,7 @@ func redirect(resp *http.Response) string {
 }
 
 // Message finds what an error in JSON says, however a provider wraps it: a member
-// "message" of the member "error", or either of them alone. Of all else it gives the
-// beginning.
+// "message" of the member "error", or either of them alone. All else it gives as it is.
 func Message(b []byte) string {
 	var v struct {
 		Error   json.RawMessage `json:"error"`
@@ -132,9 +129,6 @@ func Message(b []byte) string {
 		case v.Message != "":
 			text = v.Message
 		}
-	}
-	if len(text) > maxDetail {
-		text = text[:maxDetail] + "..."
 	}
 	return text
 }

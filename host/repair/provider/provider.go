@@ -1,0 +1,233 @@
+// Package provider decides which model is asked, where and with which key, from what a
+// person says and from the environment, and says it aloud. Keys come from the
+// environment alone. One is sent to the server that was chosen and to no other, never
+// over a connection that others can read, and it is taken out of all that comes back.
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/pybox/pybox/host/repair/anthropic"
+	"github.com/pybox/pybox/host/repair/model"
+	"github.com/pybox/pybox/host/repair/openai"
+	"github.com/pybox/pybox/host/repair/wire"
+)
+
+// Names of providers.
+const (
+	OpenAI    = "openai"
+	Anthropic = "anthropic"
+)
+
+// kind is what is known of a provider.
+type kind struct {
+	name, keyVar, baseVar, base string
+	// host is its own, models are what names of its own models begin with.
+	host   string
+	models []string
+}
+
+var kinds = [...]kind{
+	{OpenAI, "OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1", openai.OwnHost, []string{"gpt-", "o1", "o3", "o4"}},
+	{Anthropic, "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com", "api.anthropic.com", []string{"claude"}},
+}
+
+// Wish is what a person says; what is empty was not said.
+type Wish struct {
+	// Provider is a name, BaseURL where it is, Model the model's name.
+	Provider, BaseURL, Model string
+	// Getenv is os.Getenv.
+	Getenv func(string) string
+}
+
+// Provider is who is asked.
+type Provider struct {
+	// Name is OpenAI or Anthropic: the format that is spoken.
+	Name string
+	// Base is the base URL. It has no user, query or fragment.
+	Base *url.URL
+	// KeyFrom is the variable that the key is from; empty: there is none.
+	KeyFrom string
+	// Why is how the provider was found, where the person did not name it.
+	Why string
+	key string
+}
+
+// ErrUsage: what was said does not name a provider, or not one that can be asked.
+var ErrUsage = errors.New("no model can be asked")
+
+func refuse(format string, a ...any) error {
+	return fmt.Errorf("%w: %w", ErrUsage, fmt.Errorf(format, a...))
+}
+
+// Choose finds the provider. Errors match ErrUsage and have no key in them.
+func Choose(w Wish) (*Provider, error) {
+	k, why, err := w.kind()
+	if err != nil {
+		return nil, err
+	}
+	p := &Provider{Name: k.name, Why: why, key: w.Getenv(k.keyVar)}
+	from, base := "--base-url", w.BaseURL
+	if base == "" {
+		from, base = k.baseVar, w.Getenv(k.baseVar)
+	}
+	if base == "" {
+		base = k.base
+	}
+	if p.Base, err = readBase(k.name, base); err != nil {
+		return nil, refuse("%s: %w", from, err)
+	}
+	if p.key != "" {
+		p.KeyFrom = k.keyVar
+	}
+	return p, p.check(k)
+}
+
+// kind finds what is to be spoken, and says by what.
+func (w Wish) kind() (kind, string, error) {
+	if w.Provider != "" {
+		for _, k := range kinds {
+			if k.name == w.Provider {
+				return k, "", nil
+			}
+		}
+		return kind{}, "", refuse("--provider: %.40q is not known; there are %s and %s", w.Provider, OpenAI, Anthropic)
+	}
+	if w.BaseURL != "" {
+		for _, k := range kinds {
+			if u, err := url.Parse(w.BaseURL); err == nil && u.Hostname() == k.host {
+				return k, "by --base-url", nil
+			}
+		}
+		return kinds[0], "which most servers speak; --provider says otherwise", nil
+	}
+	for _, k := range kinds {
+		if slices.ContainsFunc(k.models, func(s string) bool { return strings.HasPrefix(w.Model, s) }) {
+			return k, "by the model's name", nil
+		}
+	}
+	return w.byEnvironment()
+}
+
+func (w Wish) byEnvironment() (kind, string, error) {
+	var found []kind
+	var by []string
+	for _, k := range kinds {
+		for _, v := range []string{k.keyVar, k.baseVar} {
+			if w.Getenv(v) != "" {
+				found, by = append(found, k), append(by, v)
+				break
+			}
+		}
+	}
+	switch len(found) {
+	case 0:
+		return kind{}, "", refuse("no provider is named: set %s or %s, or name a server of your own, as in --base-url http://127.0.0.1:11434/v1 --model NAME", kinds[0].keyVar, kinds[1].keyVar)
+	case 1:
+		return found[0], "by " + by[0], nil
+	}
+	return kind{}, "", refuse("%s are both set: --provider %s or --provider %s says which", strings.Join(by, " and "), OpenAI, Anthropic)
+}
+
+// readBase reads a base URL as the providers' libraries want it.
+func readBase(name, s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
+		return nil, errors.New("it is not a URL such as http://127.0.0.1:11434/v1") // the text may have a password in it
+	case u.User != nil:
+		return nil, errors.New("it has a user or password in it; a key is taken from the environment alone")
+	case u.RawQuery != "", u.ForceQuery, u.Fragment != "":
+		return nil, errors.New("it has a query or fragment, want none")
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	switch {
+	case name == OpenAI && u.Path == "":
+		u.Path = "/v1"
+	case name == Anthropic:
+		u.Path = strings.TrimSuffix(u.Path, "/v1")
+	}
+	u.Path += "/"
+	return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}, nil
+}
+
+// check refuses what would give the key away, and what cannot work without one.
+func (p *Provider) check(k kind) error {
+	switch {
+	case strings.ContainsFunc(p.key, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return refuse("%s has white space or other characters in it that no key has", k.keyVar)
+	case p.key != "" && p.Base.Scheme == "http" && !p.Loopback():
+		return refuse("%s would be sent to %s where others can read it: use https, or unset %s if that server wants no key", k.keyVar, p.Server(), k.keyVar)
+	case p.key == "" && p.Base.Hostname() == k.host:
+		return refuse("%s is not set, and %s wants a key", k.keyVar, k.host)
+	}
+	return nil
+}
+
+// Loopback tells whether the server is on this machine, by an address or name that is
+// never anywhere else.
+func (p *Provider) Loopback() bool {
+	host := p.Base.Hostname()
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Server is the base URL as text.
+func (p *Provider) Server() string { return strings.TrimSuffix(p.Base.String(), "/") }
+
+// String says who is asked, as what follows "asking".
+func (p *Provider) String() string {
+	s := fmt.Sprintf("%s (%s", p.Server(), p.format())
+	if p.Why != "" {
+		s += ", " + p.Why
+	}
+	if p.KeyFrom == "" {
+		return s + "; without a key)"
+	}
+	return s + fmt.Sprintf("; with the key of %s)", p.KeyFrom)
+}
+
+func (p *Provider) format() string {
+	if p.Name == Anthropic {
+		return "Anthropic's format"
+	}
+	return "OpenAI's format"
+}
+
+// Plain tells whether what is sent can be read on its way: it leaves this machine
+// without encryption.
+func (p *Provider) Plain() bool { return p.Base.Scheme == "http" && !p.Loopback() }
+
+// Client asks the provider. All that it gives is without the key.
+func (p *Provider) Client(l wire.Limits) model.Client {
+	if p.Name == Anthropic {
+		return &discreet{anthropic.New(p.Base, p.key, l), p.key}
+	}
+	return &discreet{openai.New(p.Base, p.key, l), p.key}
+}
+
+// ModelOf finds the model where a person named none: that of a server that has one.
+func ModelOf(ctx context.Context, c model.Client) (string, error) {
+	names, err := c.Models(ctx)
+	if err != nil {
+		return "", fmt.Errorf("asking which models there are: %w; or name one with --model", err)
+	}
+	switch len(names) {
+	case 0:
+		return "", refuse("no --model is given, and the server has none")
+	case 1:
+		return names[0], nil
+	}
+	const most = 12
+	list, more := names, ""
+	if len(list) > most {
+		list, more = list[:most], fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return "", refuse("no --model is given, and the server has %d: %s%s", len(names), strings.Join(list, ", "), more)
+}
