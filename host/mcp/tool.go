@@ -108,7 +108,8 @@ func (s *Server) timeoutSchema(p *policy.Policy) object {
 	return o
 }
 
-// fileSchema is that of a file to put in.
+// fileSchema is that of a file to put in. That it has exactly one content is not in it:
+// some clients refuse schemas with alternatives.
 func fileSchema() object {
 	return object{
 		"type": "object", "additionalProperties": false, "required": []string{"name"},
@@ -117,6 +118,5 @@ func fileSchema() object {
 			"text":   object{"type": "string", "description": "The content as text: either this or base64."},
 			"base64": object{"type": "string", "contentEncoding": "base64", "description": "The content as base64, with padding."},
 		},
-		"oneOf": []object{{"required": []string{"text"}}, {"required": []string{"base64"}}},
 	}
 }
