@@ -142,7 +142,7 @@ one folder, $PYBOX_HOME (usually ~/.pybox).`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
-	root.AddCommand(execCommand(), vmCommand(), imageCommand(), receiptCommand(), setupCommand(), doctorCommand(), daemonCommand(), mcpCommand(), versionCommand())
+	root.AddCommand(execCommand(), repairCommand(), vmCommand(), imageCommand(), receiptCommand(), setupCommand(), doctorCommand(), daemonCommand(), mcpCommand(), versionCommand())
 	return root
 }
 
