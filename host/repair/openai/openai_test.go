@@ -1,0 +1,153 @@
+package openai
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pybox/pybox/host/repair/model"
+	"github.com/pybox/pybox/host/repair/modeltest"
+	"github.com/pybox/pybox/host/repair/wire"
+)
+
+func client(t *testing.T, key string, replies ...modeltest.Reply) (*Client, *modeltest.Server) {
+	t.Helper()
+	s := modeltest.New(t, replies...)
+	base, err := url.Parse(s.URL + "/v1/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(base, key, wire.Limits{Idle: 300 * time.Millisecond}), s
+}
+
+var question = model.Question{Model: "m", System: "be good", User: "repair <this>", MaxTokens: 77}
+
+func TestAsk(t *testing.T) {
+	t.Setenv("OPENAI_API_KEY", "sk-of-the-environment")
+	t.Setenv("OPENAI_BASE_URL", "http://127.0.0.1:1")
+	t.Setenv("OPENAI_CUSTOM_HEADERS", "X-Odd: yes")
+	want := "Grüße, 世界:\n" + modeltest.Block("print('\\n')")
+	c, s := client(t, "sk-given", modeltest.OpenAI(want, "stop"))
+	bytes := 0
+	a, err := c.Ask(t.Context(), question, func(n int) { bytes = n })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Text != want || a.Stop != model.StopEnd || a.Tokens != (model.Tokens{Input: 100, Output: 20}) || bytes != len(want) {
+		t.Errorf("%+v, told of %d bytes", a, bytes)
+	}
+	r := s.Requests()[0]
+	body, err := json.Marshal(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const wantBody = `{"max_tokens":77,"messages":[{"content":"be good","role":"system"},{"content":"repair \u003cthis\u003e","role":"user"}],"model":"m","stream":true,"stream_options":{"include_usage":true}}`
+	if r.Path != "/v1/chat/completions" || string(body) != wantBody {
+		t.Errorf("asked %s %s", r.Path, body)
+	}
+	if r.Header.Get("Authorization") != "Bearer sk-given" || r.Header.Get("X-Odd") != "" {
+		t.Errorf("sent %v", r.Header)
+	}
+}
+
+func TestWithoutKey(t *testing.T) {
+	t.Setenv("OPENAI_API_KEY", "sk-of-the-environment")
+	c, s := client(t, "", modeltest.OpenAI("x", "stop"))
+	if _, err := c.Ask(t.Context(), question, nil); err != nil {
+		t.Fatal(err)
+	}
+	if h := s.Requests()[0].Header; h.Get("Authorization") != "" {
+		t.Errorf("sent %v", h)
+	}
+}
+
+func TestStops(t *testing.T) {
+	refused := modeltest.Raw(modeltest.OpenAIChunk(`{"role":"assistant","content":"","refusal":"I can't"}`, "null") + modeltest.OpenAIChunk("{}", `"stop"`) + "data: [DONE]\n\n")
+	for _, c := range []struct {
+		name  string
+		reply modeltest.Reply
+		want  model.Stop
+	}{
+		{"length", modeltest.OpenAI("x", "length"), model.StopLength},
+		{"filter", modeltest.OpenAI("x", "content_filter"), model.StopRefusal},
+		{"refusal", refused, model.StopRefusal},
+		{"tools", modeltest.OpenAI("x", "tool_calls"), model.StopOther},
+		{"without usage, without the last line", modeltest.Raw(": hello\n\n" + modeltest.OpenAIChunk(`{"content":"x"}`, `"stop"`)), model.StopEnd},
+	} {
+		cl, _ := client(t, "", c.reply)
+		a, err := cl.Ask(t.Context(), question, nil)
+		if err != nil || a.Stop != c.want {
+			t.Errorf("%s: %+v, %v", c.name, a, err)
+		}
+		if err == nil && strings.HasPrefix(c.name, "without") && !a.Tokens.Estimated {
+			t.Errorf("%s: %+v is not marked as a guess", c.name, a.Tokens)
+		}
+	}
+}
+
+func TestFailures(t *testing.T) {
+	begun := modeltest.OpenAIChunk(`{"content":"x"}`, "null")
+	huge := modeltest.OpenAIChunk(`{"content":"`+strings.Repeat("x", 1<<19)+`"}`, "null")
+	for _, c := range []struct {
+		name   string
+		reply  modeltest.Reply
+		kind   model.Kind
+		detail string
+	}{
+		{"rejected", modeltest.Status(404, nil, `{"error":{"message":"The model m does not exist","type":"invalid_request_error","code":"model_not_found"}}`), model.Rejected, "The model m does not exist"},
+		{"denied", modeltest.Status(401, nil, `{"error":{"message":"Incorrect API key provided"}}`), model.Denied, "Incorrect API key"},
+		{"busy", modeltest.Status(429, map[string]string{"Retry-After": "20"}, `{"error":{"message":"Rate limit reached"}}`), model.Busy, "Rate limit"},
+		{"bad gateway", modeltest.Status(502, nil, "<html>bad gateway</html>"), model.Server, "bad gateway"},
+		{"vLLM's form", modeltest.Status(400, nil, `{"object":"error","message":"too long","code":400}`), model.Rejected, "too long"},
+		{"Ollama's form", modeltest.Status(500, nil, `{"error":"no room"}`), model.Server, "no room"},
+		{"an error in the stream", modeltest.Raw(begun + `data: {"error":{"message":"overloaded"}}` + "\n\n"), model.Server, "overloaded"},
+		{"no JSON", modeltest.Raw(begun + "data: {\n\n"), model.Stream, ""},
+		{"another type", modeltest.Raw("data: [1]\n\n" + begun), model.Stream, ""},
+		{"cut", modeltest.Raw(begun), model.Network, ""},
+		{"hung up", modeltest.HangUp(begun), model.Network, ""},
+		{"nothing", modeltest.Raw(""), model.Network, ""},
+		{"stalled", modeltest.Stall(begun), model.Stalled, "nothing came"},
+		{"huge", modeltest.Raw(huge + huge + huge), model.TooLarge, ""},
+		{"redirect", modeltest.Status(307, map[string]string{"Location": "https://evil.example/v1/?k=v"}, ""), model.Redirect, "https://evil.example;"},
+	} {
+		cl, _ := client(t, "sk-given", c.reply)
+		_, err := cl.Ask(t.Context(), question, nil)
+		var e *model.Error
+		if !errors.As(err, &e) || e.Kind != c.kind || !strings.Contains(e.Error(), c.detail) {
+			t.Errorf("%s: %#v, want %s", c.name, err, c.kind)
+		}
+		if e != nil && c.kind == model.Busy && e.RetryAfter != 20*time.Second {
+			t.Errorf("%s: %v", c.name, e.RetryAfter)
+		}
+	}
+}
+
+// TestGivenUp: the end of the context ends an answer, and is what is told.
+func TestGivenUp(t *testing.T) {
+	why := errors.New("enough")
+	for _, r := range []modeltest.Reply{modeltest.Stall(""), modeltest.Stall(modeltest.OpenAIChunk(`{"content":"x"}`, "null"))} {
+		c, _ := client(t, "", r)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
+		if _, err := c.Ask(ctx, question, nil); !errors.Is(err, why) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestModels(t *testing.T) {
+	c, s := client(t, "k", modeltest.Status(200, nil, `{"object":"list","data":[{"id":"a","object":"model","created":1,"owned_by":"x"},{"id":"b","object":"model"}]}`))
+	names, err := c.Models(t.Context())
+	if err != nil || strings.Join(names, " ") != "a b" || s.Requests()[0].Path != "/v1/models" {
+		t.Errorf("%v, %v, %+v", names, err, s.Requests())
+	}
+	c, _ = client(t, "k", modeltest.Status(401, nil, `{"error":{"message":"no"}}`))
+	var e *model.Error
+	if _, err := c.Models(t.Context()); !errors.As(err, &e) || e.Kind != model.Denied {
+		t.Errorf("%v", err)
+	}
+}
