@@ -1,0 +1,141 @@
+"""The twin for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import unittest
+
+import pybox
+from fake import Answer, Case, output, prints, receipt
+from pybox import run_container_async
+
+
+class TestAsync(Case):
+    def test_result(self) -> None:
+        self.fake.run = prints(b"42\n")
+        r = asyncio.run(run_container_async("print(6*7)", timeout_s=3, check=True))
+        self.assertEqual((r.stdout, r.exit_code), ("42\n", 0))
+        self.assertEqual(self.fake.requests[0]["limits"], {"timeout_ms": 3000})
+
+    def test_errors(self) -> None:
+        self.fake.run = lambda _, answer: answer.problem("busy", 503)
+        with self.assertRaises(pybox.Busy):
+            asyncio.run(run_container_async("1"))
+        with self.assertRaises(TypeError):
+            asyncio.run(run_container_async(3))  # type: ignore[arg-type]
+        self.fake.run = prints(ending={"how": "deadline", "by": "agent", "evidence": []})
+        with self.assertRaises(pybox.ProgramFailed):
+            asyncio.run(run_container_async("1", check=True))
+
+    def test_many_at_once(self) -> None:
+        all_there = threading.Barrier(50)
+
+        def run(request: dict, answer: Answer) -> None:
+            all_there.wait(30)  # no fewer than all of them
+            prints(request["program"]["text"].encode())(request, answer)
+
+        self.fake.run = run
+
+        async def main() -> "list[pybox.Result]":
+            return await asyncio.gather(*(run_container_async(str(n)) for n in range(50)))
+
+        self.assertEqual([r.stdout for r in asyncio.run(main())], [str(n) for n in range(50)])
+
+    def waits(self) -> "tuple[threading.Event, threading.Event]":
+        """Has runs last until their client hangs up: when one runs, and when it was."""
+        running, gone = threading.Event(), threading.Event()
+
+        def run(_: object, answer: Answer) -> None:
+            answer.event(event="accepted", id="run-1")
+            answer.event(**output(b"now"))
+            running.set()
+            if answer.hung_up():
+                gone.set()
+
+        self.fake.run = run
+        return running, gone
+
+    def test_cancel(self) -> None:
+        running, gone = self.waits()
+
+        async def main() -> None:
+            task = asyncio.ensure_future(run_container_async("1"))
+            await asyncio.get_running_loop().run_in_executor(None, running.wait, 30)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.assertEqual([t.name for t in threading.enumerate() if t.name == "pybox-run"], [])
+
+        asyncio.run(main())
+        self.assertTrue(gone.wait(30), "the run goes on")
+
+    def test_timeout(self) -> None:
+        _, gone = self.waits()
+
+        async def main() -> None:
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(run_container_async("1"), 0.2)
+
+        asyncio.run(main())
+        self.assertTrue(gone.wait(30))
+
+    def test_cancel_of_a_start(self) -> None:
+        self.fake.stop()
+        self.program("exec sleep 600")
+
+        async def main() -> None:
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(run_container_async("1"), 0.3)
+            self.assertEqual([t.name for t in threading.enumerate() if t.name == "pybox-run"], [])
+
+        began = time.monotonic()
+        asyncio.run(main())
+        self.assertLess(time.monotonic() - began, 60)
+
+    def test_output_comes_in_the_loop(self) -> None:
+        heard = threading.Event()
+
+        def run(_: object, answer: Answer) -> None:
+            answer.event(event="accepted", id="5319e024")
+            answer.event(**output(b"now "))
+            self.assertTrue(heard.wait(30))
+            answer.event(**output(b"then"))
+            answer.event(event="receipt", receipt=receipt("5319e024", b"now then"))
+            answer.end()
+
+        self.fake.run = run
+        got = []
+
+        def hear(stream: str, text: str) -> None:
+            asyncio.get_running_loop()  # raises in any other thread
+            got.append((stream, text))
+            heard.set()
+
+        asyncio.run(run_container_async("1", on_output=hear))
+        self.assertEqual(got, [("stdout", "now "), ("stdout", "then")])
+
+    def test_what_it_raises_cancels_the_run(self) -> None:
+        _, gone = self.waits()
+
+        def fails(*_: str) -> None:
+            raise KeyError("mine")
+
+        with self.assertRaisesRegex(KeyError, "mine"):
+            asyncio.run(run_container_async("1", on_output=fails))
+        self.assertTrue(gone.wait(30))
+
+    def test_what_it_raises_at_the_end_counts_too(self) -> None:
+        self.fake.run = prints(b"now")
+
+        def fails(*_: str) -> None:
+            raise KeyError("mine")
+
+        for _ in range(10):
+            with self.assertRaisesRegex(KeyError, "mine"):
+                asyncio.run(run_container_async("1", on_output=fails))
+
+
+if __name__ == "__main__":
+    unittest.main()
