@@ -146,7 +146,9 @@ func (r *repair) repair(ctx context.Context) history.End {
 func (r *repair) round(ctx context.Context, round *history.Round) *history.End {
 	text, end := r.ask(ctx, round)
 	if end != nil {
-		r.keep(round)
+		if round.Answer != nil { // it was asked
+			r.keep(round)
+		}
 		return end
 	}
 	code, end := r.take(round, text)
