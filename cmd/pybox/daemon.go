@@ -9,6 +9,7 @@ import (
 	"github.com/pybox/pybox/host/config"
 	"github.com/pybox/pybox/host/control"
 	"github.com/pybox/pybox/host/daemon"
+	"github.com/pybox/pybox/host/gate"
 	"github.com/pybox/pybox/host/home"
 	"github.com/pybox/pybox/host/logfile"
 	"github.com/pybox/pybox/host/version"
@@ -20,21 +21,27 @@ const logBytes = 4 << 20
 
 func daemonCommand() *cobra.Command {
 	var debug bool
+	var listen string
 	c := &cobra.Command{
 		Use:   "daemon",
 		Short: "Own a VM in the foreground (other commands start this by themselves)",
 		Long: `Boots the VM, owns it and serves the API on its socket until the VM ends. Other
 commands start a daemon when they need one; run it yourself only under a service
 manager. SIGTERM and Ctrl-C power the VM off. The log goes to daemon.log in the
-state folder.`,
+state folder.
+
+With --listen, or "listen" in the section [api] of config.toml, the API is also served
+on a TCP port of this machine, to clients that show the token in the file api-token of
+the state folder. 'pybox vm status --json' tells the address.`,
 		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return runDaemon(c, debug) },
+		RunE: func(c *cobra.Command, _ []string) error { return runDaemon(c, debug, listen) },
 	}
 	c.Flags().BoolVar(&debug, "debug", false, "log more")
+	c.Flags().StringVar(&listen, "listen", "", "serve the API on a TCP port of this machine too, such as 127.0.0.1:8383; port 0: any")
 	return c
 }
 
-func runDaemon(c *cobra.Command, debug bool) error {
+func runDaemon(c *cobra.Command, debug bool, listen string) error {
 	h, err := openHome()
 	if err != nil {
 		return err
@@ -42,6 +49,12 @@ func runDaemon(c *cobra.Command, debug bool) error {
 	cfg, err := config.Load(h.Config(), getenv)
 	if err != nil {
 		return fmt.Errorf("%w; correct it and start again", err)
+	}
+	if c.Flags().Changed("listen") {
+		if _, err := gate.ParseAddress(listen); listen != "" && err != nil {
+			return usageError{fmt.Errorf("--listen: %w", err)}
+		}
+		cfg.API.Listen = listen
 	}
 	logf, err := logfile.Open(h.Log(), logBytes)
 	if err != nil {

@@ -63,7 +63,7 @@ func fakeDaemon() error {
 	if err != nil {
 		return err
 	}
-	if err := h.SetDaemon("test", time.Now()); err != nil {
+	if err := h.SetDaemon("test", time.Now(), ""); err != nil {
 		return err
 	}
 	d := &wordDaemon{cancels: map[string]context.CancelFunc{}, files: map[string][]byte{}}

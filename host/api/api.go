@@ -70,6 +70,9 @@ type Daemon struct {
 	PID    int    `json:"pid"`
 	Socket string `json:"socket"`
 	Home   string `json:"home"`
+	// Listen is the TCP address where the API is served beside the socket, to who has
+	// the token in the file api-token of Home; empty: nowhere.
+	Listen string `json:"listen,omitempty"`
 	// RSSBytes is its own memory, anonymous and of files. Guest RAM that the
 	// socket device maps is shared memory and counts for the VM. 0 where the
 	// host does not tell.
@@ -241,6 +244,7 @@ const (
 	ProblemBadRequest = "urn:pybox:bad-request"
 	ProblemNotFound   = "urn:pybox:not-found"
 	ProblemInternal   = "urn:pybox:internal"
+	ProblemNotAllowed = "urn:pybox:not-allowed" // over TCP: no token, or from elsewhere
 )
 
 // Error implements error with the sentence that matters.

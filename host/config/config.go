@@ -15,6 +15,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/host/gate"
 	"github.com/pybox/pybox/host/units"
 	"github.com/pybox/pybox/vm"
 )
@@ -32,6 +33,14 @@ type Config struct {
 	Ceilings Ceilings `toml:"ceilings"`
 	VM       VM       `toml:"vm"`
 	Receipts Receipts `toml:"receipts"`
+	API      API      `toml:"api"`
+}
+
+// API is the section [api].
+type API struct {
+	// Listen is where the daemon's API is served beside its socket, as package gate
+	// reads it; empty: nowhere.
+	Listen string `toml:"listen"`
 }
 
 // Ceilings is the section [ceilings]: the most that a run may ask for. Package
@@ -223,8 +232,21 @@ func (c *Config) validate() error {
 	if err := c.Ceilings.validate(); err != nil {
 		return err
 	}
+	if err := c.API.validate(); err != nil {
+		return err
+	}
 	if k := c.Receipts.Keep; k < 1 || k > maxKeep {
 		return fmt.Errorf("%w: [receipts] keep: %d: want 1 to %d", ErrInvalid, k, maxKeep)
+	}
+	return nil
+}
+
+func (a API) validate() error {
+	if a.Listen == "" {
+		return nil
+	}
+	if _, err := gate.ParseAddress(a.Listen); err != nil {
+		return fmt.Errorf("%w: [api] listen: %w", ErrInvalid, err)
 	}
 	return nil
 }

@@ -27,9 +27,9 @@ func TestLoad(t *testing.T) {
 	if err != nil || got != Default() {
 		t.Errorf("no file: %+v, %v; want the defaults", got, err)
 	}
-	got, err = Load(write(t, "# mine\n[vm]\nmemory = \"1GiB\"\nidle_stop = \"90\"\n"), env(map[string]string{"PYBOX_ACCEL": "tcg"}))
+	got, err = Load(write(t, "# mine\n[vm]\nmemory = \"1GiB\"\nidle_stop = \"90\"\n[api]\nlisten = \"127.0.0.1:0\"\n"), env(map[string]string{"PYBOX_ACCEL": "tcg"}))
 	want := Default()
-	want.VM.Memory, want.VM.IdleStop, want.VM.Accel = 1<<30, units.Duration(90*time.Second), "tcg"
+	want.VM.Memory, want.VM.IdleStop, want.VM.Accel, want.API.Listen = 1<<30, units.Duration(90*time.Second), "tcg", "127.0.0.1:0"
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
@@ -78,6 +78,9 @@ func TestLoadNamesTheFault(t *testing.T) {
 		"[ceilings]\nmax_files = 3":         `unknown key "ceilings.max_files"`,
 		"[vm]\nqueue_wait = \"25h\"":        "queue_wait",
 		"[receipts]\nkeep = 0":              "[receipts] keep: 0: want 1 to",
+		"[api]\nlisten = \"0.0.0.0:8080\"":  "[api] listen: \"0.0.0.0:8080\": not an address of this machine",
+		"[api]\nlisten = 8080":              "line 2: api.listen is not given the kind",
+		"[api]\ntoken = \"x\"":              `unknown key "api.token"`,
 		strings.Repeat("# long\n", 10_000):  "larger than",
 	} {
 		_, err := Load(write(t, text), env(nil))
@@ -102,6 +105,7 @@ func FuzzRead(f *testing.F) {
 	f.Add("[vm]\nmemory = \"1GiB\"\ncpus = 2\n")
 	f.Add("[vm]\nidle_stop = \"0\"\naccel = \"kvm\"")
 	f.Add("[ceilings]\ntimeout = \"1m\"\ncpus = 1.5\noutput = 0\n[receipts]\nkeep = 10")
+	f.Add("[api]\nlisten = \"localhost:0\"")
 	f.Add("a.b.c = [1, {x = 2}]")
 	f.Fuzz(func(t *testing.T, text string) {
 		c := Default()

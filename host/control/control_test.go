@@ -211,7 +211,7 @@ func TestLastEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.daemon {
-				if err := h.SetDaemon("1", begun); err != nil {
+				if err := h.SetDaemon("1", begun, ""); err != nil {
 					t.Fatal(err)
 				}
 				d, err := h.Daemon()

@@ -1,6 +1,6 @@
 // Package daemon is the one process that owns a VM: it verifies and boots the
 // guest bundle, watches the machine, and answers the HTTP API of package api on
-// a Unix socket. A daemon lives exactly as long as its VM. Whatever ends either,
+// a Unix socket, and where its owner wants that on a loopback TCP port. A daemon lives exactly as long as its VM. Whatever ends either,
 // the next command finds a free lock, a record of how it ended, and nothing left
 // running.
 package daemon
@@ -10,8 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"sync"
 	"time"
@@ -21,7 +19,6 @@ import (
 	"github.com/pybox/pybox/host/config"
 	"github.com/pybox/pybox/host/home"
 	"github.com/pybox/pybox/host/logfile"
-	"github.com/pybox/pybox/host/peer"
 	"github.com/pybox/pybox/host/receipts"
 	"github.com/pybox/pybox/host/runapi"
 	"github.com/pybox/pybox/host/spool"
@@ -66,6 +63,7 @@ type Daemon struct {
 	files    *spool.Spool
 	receipts *receipts.Store
 	runs     *runapi.Handler
+	tcp      string // the TCP address where the API is served; empty: nowhere
 
 	mu      sync.Mutex
 	state   api.State
@@ -127,13 +125,11 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer d.files.Close()
-	l, err := d.listen()
+	entrances, err := d.open()
 	if err != nil {
 		return err
 	}
-	srv := d.server()
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
+	entrances.serve()
 
 	sweep, cancelSweep := context.WithCancel(ctx)
 	go d.forgetFiles(sweep)
@@ -144,38 +140,8 @@ func Run(ctx context.Context, o Options) error {
 	d.files.Close()
 	bye, cancel := context.WithTimeout(context.Background(), lastAnswers)
 	defer cancel()
-	if err := srv.Shutdown(bye); err != nil { // removes the socket too
-		srv.Close()
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		d.log.Warn("the API ended early", "error", err)
-	}
+	entrances.shut(bye)
 	return d.result()
-}
-
-// listen binds the socket. We hold the lock, so a socket that is there is stale.
-func (d *Daemon) listen() (net.Listener, error) {
-	h := d.o.Home
-	if err := h.PrepareSocket(); err != nil {
-		return nil, err
-	}
-	if err := os.Remove(h.Socket()); err != nil && !os.IsNotExist(err) {
-		return nil, fmt.Errorf("removing a stale socket: %w", err)
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: h.Socket()})
-	if err != nil {
-		return nil, fmt.Errorf("listening for clients: %w", err)
-	}
-	// The folder is private, so nobody got in between.
-	if err := os.Chmod(h.Socket(), 0o600); err != nil {
-		l.Close()
-		return nil, err
-	}
-	if err := h.SetDaemon(d.o.Version, d.born); err != nil {
-		l.Close()
-		return nil, err
-	}
-	return peer.Listener(l, d.log), nil
 }
 
 // own boots the VM, waits for its end and records it.

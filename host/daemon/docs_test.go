@@ -30,7 +30,9 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllSubmatch(doc, -1)
-	r := run(t, options(t, &daemontest.Agent{Interpret: python(t)}))
+	o := options(t, &daemontest.Agent{Interpret: python(t)})
+	o.Config.API.Listen = "127.0.0.1:0"
+	r := run(t, o)
 	r.start()
 	var outs []string
 	for _, b := range blocks {
@@ -44,7 +46,7 @@ func TestDocs(t *testing.T) {
 	}
 	for i, want := range []string{
 		`"text":"42\n"`, `"text":"['count.py', 'a', 'b c'] 3\n"`, `"text":"0\n1\n2\n"`, "42", `"text":"5000050000\n"`,
-		`"how":"` + receipt.HowCancelled + `"`, `"receipts":[{"id":"`, `"type":"` + api.ProblemCeiling + `"`, `"by":"client"`,
+		`"how":"` + receipt.HowCancelled + `"`, `"receipts":[{"id":"`, `"text":"42\n"`, `"type":"` + api.ProblemCeiling + `"`, `"by":"client"`,
 	} {
 		if i >= len(outs) || !strings.Contains(outs[i], want) {
 			t.Errorf("block %d of %d does not say %s:\n%s", i+1, len(blocks), want, strings.Join(outs[min(i, len(outs)):min(i+1, len(outs))], ""))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"path"
@@ -19,35 +18,13 @@ import (
 )
 
 const (
-	maxRequestBody   = 64 << 10
-	maxRequestHeader = 16 << 10
+	maxRequestBody = 64 << 10
 	// bodyStall and bodyWait bound how slowly a small body may come.
 	bodyStall = 5 * time.Second
 	bodyWait  = 10 * time.Second
 	// discardBody bounds what is read of a body that is too large.
 	discardBody = 16 << 20
 )
-
-// server is the HTTP side. Slow clients are cut off by its timeouts, which the
-// handlers move on where a body or an answer is long; an answer that waits for the VM
-// is bounded by the start's and the stop's own deadlines.
-func (d *Daemon) server() *http.Server {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+api.PathStatus, d.serveStatus)
-	mux.HandleFunc("POST "+api.PathVMStart, d.serveStart)
-	mux.HandleFunc("POST "+api.PathVMStop, d.serveStop)
-	mux.HandleFunc("POST "+api.PathVMShell, d.serveShell)
-	mux.HandleFunc("GET "+api.PathVMShell, d.serveShellConn)
-	d.runs.Register(mux)
-	return &http.Server{
-		Handler:           problems(mux),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    maxRequestHeader,
-		ErrorLog:          slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
-	}
-}
 
 // problems turns the mux's own plain-text refusals (404, 405) into problem details.
 // Paths that are not clean, which the mux would redirect, are refused like unknown
@@ -226,7 +203,7 @@ func (d *Daemon) status(ctx context.Context) api.Status {
 	s := api.Status{
 		State: d.state, Version: d.o.Version, Since: d.since,
 		Stages:  append([]api.Stage(nil), d.stages...),
-		Daemon:  api.Daemon{PID: os.Getpid(), Socket: d.o.Home.Socket(), Home: d.o.Home.Dir(), RSSBytes: ownMemory()},
+		Daemon:  api.Daemon{PID: os.Getpid(), Socket: d.o.Home.Socket(), Home: d.o.Home.Dir(), Listen: d.tcp, RSSBytes: ownMemory()},
 		LastEnd: d.lastEnd,
 	}
 	inst, used := d.inst, d.usedLocked()

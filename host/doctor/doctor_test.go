@@ -200,7 +200,7 @@ func (p *patient) own() {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { l.Unlock() })
-	if err := p.home.SetDaemon("1.2.3", time.Now()); err != nil {
+	if err := p.home.SetDaemon("1.2.3", time.Now(), ""); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -298,7 +298,7 @@ func (p *patient) mkdir(name string, mode os.FileMode) {
 // record writes a daemon.json that was changed.
 func (p *patient) record(change func(*home.Daemon)) {
 	p.t.Helper()
-	if err := p.home.SetDaemon("1.2.3", time.Now().Add(-time.Hour)); err != nil {
+	if err := p.home.SetDaemon("1.2.3", time.Now().Add(-time.Hour), ""); err != nil {
 		p.t.Fatal(err)
 	}
 	d, err := p.home.Daemon()

@@ -152,6 +152,9 @@ func (h *Home) Path(names ...string) string {
 // Config is the path of config.toml.
 func (h *Home) Config() string { return h.Path("config.toml") }
 
+// APIToken is the path of the token that clients of the daemon's TCP port show.
+func (h *Home) APIToken() string { return h.Path("api-token") }
+
 // Log and Console are the daemon's log and the guest's console output.
 func (h *Home) Log() string     { return h.Path("daemon.log") }
 func (h *Home) Console() string { return h.Path("console.log") }
@@ -282,20 +285,22 @@ type Daemon struct {
 	HostBootID string    `json:"host_boot_id"`
 	StartedAt  time.Time `json:"started_at"`
 	Socket     string    `json:"socket"`
-	Version    string    `json:"version"`
+	// Listen is the TCP address where it listens beside the socket; empty: nowhere.
+	Listen  string `json:"listen,omitempty"`
+	Version string `json:"version"`
 }
 
 // maxJSON bounds the small files of this directory.
 const maxJSON = 1 << 20
 
-// SetDaemon records this process as the daemon.
-func (h *Home) SetDaemon(version string, now time.Time) error {
+// SetDaemon records this process as the daemon. listen is Daemon.Listen.
+func (h *Home) SetDaemon(version string, now time.Time, listen string) error {
 	start, err := processStart(os.Getpid())
 	if err != nil {
 		return err
 	}
 	return h.WriteJSON(h.Path("daemon.json"), Daemon{
-		PID: os.Getpid(), StartTime: start, HostBootID: hostBootID(), StartedAt: now, Socket: h.Socket(), Version: version,
+		PID: os.Getpid(), StartTime: start, HostBootID: hostBootID(), StartedAt: now, Socket: h.Socket(), Listen: listen, Version: version,
 	})
 }
 

@@ -77,7 +77,7 @@ func TestMain(m *testing.M) {
 			_, err = h.Lock()
 		}
 		if err == nil {
-			err = h.SetDaemon("test", time.Now())
+			err = h.SetDaemon("test", time.Now(), "127.0.0.1:1")
 		}
 		if err != nil {
 			os.Stderr.WriteString(err.Error())
