@@ -239,11 +239,12 @@ func (c *conn) Write(_ context.Context, m jsonrpc.Message) error {
 	if err != nil {
 		return fmt.Errorf("encoding a message: %w", err)
 	}
-	err = c.writeLine(b)
 	if r, ok := m.(*jsonrpc.Response); ok {
+		// Before the client can have it, and ask for more. That it is written is
+		// what the SDK waits for.
 		c.settle(r.ID)
 	}
-	return err
+	return c.writeLine(b)
 }
 
 func (c *conn) writeLine(b []byte) error {
