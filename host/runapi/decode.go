@@ -9,10 +9,8 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/pybox/pybox/host/api"
@@ -44,7 +42,7 @@ func decode(body []byte) (api.RunRequest, *api.Problem) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return req, reply.BadRequest("the body has more than one JSON value")
 	}
-	if half, found := loneSurrogate(body); found {
+	if half, found := reply.LoneSurrogate(body); found {
 		return req, reply.BadRequest("the body has half of a character, %s: give a content that is not Unicode as base64", half)
 	}
 	return req, nil
@@ -62,40 +60,6 @@ func notJSON(err error) *api.Problem {
 		return reply.BadRequest("%s: a JSON %.60s does not fit there", typ.Field, typ.Value)
 	}
 	return reply.BadRequest("the body is not the JSON of a run: %.200s", strings.TrimPrefix(err.Error(), "json: "))
-}
-
-// loneSurrogate finds an escape of half a character in valid JSON, which
-// encoding/json would replace by another character without a word.
-func loneSurrogate(body []byte) (string, bool) {
-	for {
-		i := bytes.IndexByte(body, '\\') // only strings have it
-		if i < 0 {
-			return "", false
-		}
-		body = body[i:]
-		r, ok := escape(body)
-		switch {
-		case !ok:
-			body = body[2:]
-		case !utf16.IsSurrogate(r):
-			body = body[6:]
-		default:
-			low, _ := escape(body[6:])
-			if utf16.DecodeRune(r, low) == utf8.RuneError {
-				return string(body[:6]), true
-			}
-			body = body[12:]
-		}
-	}
-}
-
-// escape reads an escape \uXXXX at the beginning of b.
-func escape(b []byte) (rune, bool) {
-	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(string(b[2:6]), 16, 16)
-	return rune(n), err == nil
 }
 
 // ask is what the limits of a request ask for.
