@@ -70,6 +70,9 @@ func parse(raw json.RawMessage) (*arguments, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("the arguments are more than one JSON value")
 	}
+	if half, found := reply.LoneSurrogate(raw); found {
+		return nil, fmt.Errorf("the arguments have half of a character, %s: give a file that is not Unicode as base64", half)
+	}
 	return &a, a.check()
 }
 
