@@ -95,10 +95,9 @@ class Test2AsExec(Case):
             given += ["--stdin", str(self.folder / "stdin")]
         out = self.folder / "out"
         files = self.folder / f"files-{time.monotonic_ns()}"
-        done = subprocess.run(
-            [PYBOX, "exec", "--quiet", "--receipt", str(self.folder / "receipt"), "--output", str(files), *given, str(program), "--", *argv],
-            stdin=subprocess.DEVNULL, stdout=open(out, "wb"), stderr=subprocess.PIPE, timeout=180,
-        )  # fmt: skip
+        words = ["exec", "--quiet", "--receipt", str(self.folder / "receipt"), "--output", str(files), *given, str(program), "--", *argv]
+        with open(out, "wb") as stdout:
+            done = subprocess.run([PYBOX, *words], stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, timeout=180)
         receipt = pybox.Receipt.from_json((self.folder / "receipt").read_bytes())
         left = [(p.relative_to(files).as_posix(), p.read_bytes()) for p in files.rglob("*") if p.is_file()] if files.is_dir() else []
         self.assertEqual(result.exit_code, done.returncode, done.stderr)
@@ -119,7 +118,7 @@ class Test2AsExec(Case):
         self.assertEqual(r.stdout_bytes, "grün 🐍 \x1b[31m\n".encode() + bytes(range(256)))
 
     def test_exit_codes(self) -> None:
-        for code in (0, 1, 3, 124, 137, 255):
+        for code in (0, 3, 137, 255):
             self.assertEqual(self.both(f"import sys; sys.exit({code})").exit_code, code)
 
     def test_traceback(self) -> None:

@@ -66,7 +66,7 @@ class TestAsync(Case):
             task.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await task
-            self.assertEqual([t.name for t in threading.enumerate() if t.name == "pybox-run"], [])
+            expect_no_threads(self)
 
         asyncio.run(main())
         self.assertTrue(gone.wait(30), "the run goes on")
@@ -88,7 +88,7 @@ class TestAsync(Case):
         async def main() -> None:
             with self.assertRaises(asyncio.TimeoutError):
                 await asyncio.wait_for(run_container_async("1"), 0.3)
-            self.assertEqual([t.name for t in threading.enumerate() if t.name == "pybox-run"], [])
+            expect_no_threads(self)
 
         began = time.monotonic()
         asyncio.run(main())
@@ -135,6 +135,14 @@ class TestAsync(Case):
         for _ in range(10):
             with self.assertRaisesRegex(KeyError, "mine"):
                 asyncio.run(run_container_async("1", on_output=fails))
+
+
+def expect_no_threads(case: unittest.TestCase) -> None:
+    """Those of runs are gone, or at their last instructions."""
+    for thread in threading.enumerate():
+        if thread.name == "pybox-run":
+            thread.join(30)
+            case.assertFalse(thread.is_alive())
 
 
 if __name__ == "__main__":
