@@ -115,14 +115,6 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestBombsAreNotDecoded: what an image says to need is not taken before it is looked at.
-func TestBombsAreNotDecoded(t *testing.T) {
-	bomb := says(60_000, 60_000)
-	if n := testing.AllocsPerRun(10, func() { NewMaker().Make(t.Context(), bomb) }); n > 200 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
 func TestTurns(t *testing.T) {
 	m := NewMaker()
 	m.turn <- struct{}{} // somebody decodes
