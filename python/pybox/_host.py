@@ -93,15 +93,19 @@ def command() -> str:
 
 
 def _scripts() -> Iterator[str]:
-    """The folders that this Python installs commands into, if this package is installed
-    in one of its own."""
+    """The folders of commands that this distribution was installed into, with this Python:
+    the client may be in a tree that it uses as it is."""
     import sysconfig
 
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     user = [s for s in ("posix_user", "osx_framework_user") if s in sysconfig.get_scheme_names()]
     for paths in [sysconfig.get_paths(), *map(sysconfig.get_paths, user)]:
-        if os.path.realpath(package) in (os.path.realpath(paths["purelib"]), os.path.realpath(paths["platlib"])):
-            yield paths["scripts"]
+        for folder in {paths["purelib"], paths["platlib"]}:
+            try:
+                names = os.listdir(folder)
+            except OSError:
+                continue
+            if any(n.startswith("pybox_sandbox-") and n.endswith(".dist-info") for n in names):
+                yield paths["scripts"]
 
 
 def start(cancel: Cancel) -> None:

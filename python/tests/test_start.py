@@ -85,7 +85,10 @@ class TestStart(Case):
         os.mkdir(beside)
         with open(os.path.join(beside, "pybox"), "w", encoding="utf-8") as file:
             os.chmod(file.fileno(), 0o700)
-        with mock.patch("sysconfig.get_paths", return_value={"purelib": SOURCE, "platlib": SOURCE, "scripts": beside}):
+        paths = {"purelib": os.path.join(self.home, "nowhere"), "platlib": self.home, "scripts": beside}
+        with mock.patch("sysconfig.get_paths", return_value=paths):
+            self.assertEqual(_host.command(), path, "nothing was installed there")
+            os.mkdir(os.path.join(self.home, "pybox_sandbox-1.0.dist-info"))
             self.assertEqual(_host.command(), os.path.join(beside, "pybox"), "the one that was installed with it")
 
     def test_interrupted(self) -> None:
