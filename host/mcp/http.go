@@ -40,7 +40,8 @@ const sessionHeader = "Mcp-Session-Id"
 // HTTP serves clients on l, behind a gate that asks for the token, until ctx ends, which
 // cancels what runs; then the error is nil.
 func (s *Server) HTTP(ctx context.Context, l net.Listener, token string) error {
-	g, err := gate.New(s.handler(ctx), gate.Options{Addr: l.Addr(), Token: token})
+	x := s.exchanger(ctx)
+	g, err := gate.New(x.mux(), gate.Options{Addr: l.Addr(), Token: token})
 	if err != nil {
 		l.Close()
 		return err
@@ -58,7 +59,8 @@ func (s *Server) HTTP(ctx context.Context, l net.Listener, token string) error {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLong)
 	defer cancel()
-	server.Shutdown(last) // its calls are cancelled; streams of events end by the next
+	x.end()
+	server.Shutdown(last) // what it leaves ends by the next
 	return server.Close()
 }
 
@@ -74,8 +76,8 @@ type exchanger struct {
 	new int // requests in progress that may become sessions
 }
 
-// handler serves the protocol at HTTPPath. Calls end with life.
-func (s *Server) handler(life context.Context) http.Handler {
+// exchanger makes one. Calls end with life.
+func (s *Server) exchanger(life context.Context) *exchanger {
 	x := &exchanger{calls: newCalls(), turns: make(chan struct{}, maxExchanges), bodies: semaphore.NewWeighted(maxBodies)}
 	x.server = s.server(life, x.calls)
 	events := sdk.NewMemoryEventStore(nil)
@@ -84,9 +86,21 @@ func (s *Server) handler(life context.Context) http.Handler {
 		Logger: s.log, EventStore: events, SessionTimeout: sessionIdle, MaxRequestBodyBytes: stdio.MaxLine,
 		PropagateRequestCancellation: true,
 	})
+	return x
+}
+
+// mux serves the protocol at HTTPPath.
+func (x *exchanger) mux() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(HTTPPath, x)
 	return mux
+}
+
+// end ends all sessions, and with them their streams of events. It does not wait.
+func (x *exchanger) end() {
+	for session := range x.server.Sessions() {
+		go session.Close()
+	}
 }
 
 // ServeHTTP implements http.Handler.
