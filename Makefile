@@ -70,6 +70,7 @@ help:
 	@echo 'make kernel-compare  what our kernel configuration lacks of its defaults'
 	@echo 'make bench           VM start, cold runs, imports, memory and sockets, as table and JSON'
 	@echo 'make lint unit fuzz e2e   parts of make test'
+	@echo 'make python          a wheel with the Python client and pybox, and an sdist'
 	@echo 'make generate        Go code of the wire schema'
 	@echo 'make clean           remove bin and .work (the cache stays)'
 
@@ -137,6 +138,12 @@ build: programs
 	@mkdir -p bin .work
 	CGO_ENABLED=$(CGOHOST) $(GOBUILD) -ldflags '$(LDHOST)' -o bin/pybox ./cmd/pybox
 	@scripts/sign bin/pybox
+
+# A wheel and an sdist of the distribution pybox-sandbox: see docs/python.md.
+.PHONY: python
+python: build
+	@PYBOX_BINARY=bin/pybox PYBOX_VERSION=$(VERSION) PYTHONDONTWRITEBYTECODE=1 \
+		python3 python/backend/pybox_backend.py .work/python
 
 .PHONY: tools
 tools:
