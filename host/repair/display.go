@@ -269,14 +269,14 @@ func (d *display) end(h *history.History, before, after, kept string) {
 	if h.OK && before != after {
 		d.diff(h.Asked.Program, before, after)
 	}
-	title := "Not fixed"
 	switch h.End.By {
 	case history.EndFine:
-		title = "Fine"
+		d.row("Fine", "%s", h.End.Detail)
 	case history.EndRepaired:
-		title = "Repaired"
+		d.row("Repaired", "%s", h.End.Detail)
+	default:
+		d.row("Not fixed", "%s (%s)", h.End.Detail, h.End.By)
 	}
-	d.row(title, "%s (%s)", h.End.Detail, h.End.By)
 	at := func(ms float64) string { return units.Elapsed(time.Duration(ms * float64(time.Millisecond))) }
 	spent := fmt.Sprintf("%s of %s: %s for the model, %s for runs; %d of %d tokens",
 		at(h.Spent.WallMS), at(h.Budgets.WallMS), at(h.Spent.ModelMS), at(h.Spent.RunMS), h.Spent.Tokens.Sum(), h.Budgets.Tokens)
@@ -284,11 +284,17 @@ func (d *display) end(h *history.History, before, after, kept string) {
 		spent += fmt.Sprintf("; and %s for the VM to start", at(h.Spent.VMStartMS))
 	}
 	d.row("Spent", "%s", spent)
-	if kept != "" {
-		d.row("History", "%s", kept)
-	}
-	if h.Output != "" {
-		d.row("Written", "%s", h.Output)
+	d.path("History", kept)
+	d.path("Written", h.Output)
+}
+
+// path writes where something is, on one line that can be copied; nothing when it is
+// empty.
+func (d *display) path(name, path string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if path != "" {
+		fmt.Fprintf(d.w, "%-*s%s\n", label, name, show.Escape(path, 4<<10))
 	}
 }
 

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 )
 
@@ -17,6 +18,15 @@ var (
 type budget struct {
 	total, used time.Duration
 	over        error // the cause by which a context ends that has spent it
+}
+
+// part is the budget for a part of the whole. One that is no less than that is left
+// to it: which of two timers is first at the same moment means nothing.
+func part(total, whole time.Duration, over error) budget {
+	if total >= whole {
+		total = math.MaxInt64
+	}
+	return budget{total: total, over: over}
 }
 
 // left is what of it is not spent; at least 0.

@@ -48,7 +48,8 @@ type Settings struct {
 	// Rounds is how many answers the model may give.
 	Rounds int
 	// Wall is the time of the whole, Model and Run are the times for the model and for
-	// runs: all without the start of a VM.
+	// runs: all without the start of a VM. Those that are as long as the whole end
+	// nothing by themselves.
 	Wall, Model, Run time.Duration
 	// Tokens bounds those of all questions and answers together.
 	Tokens int64
@@ -79,7 +80,7 @@ type Loop struct {
 // Budgets, Spent, Rounds and End are set. The end of ctx ends it.
 func (l *Loop) Run(ctx context.Context, s Settings) *history.History {
 	r := &repair{
-		Loop: l, s: s, runs: budget{total: s.Run, over: errRun}, asks: budget{total: s.Model, over: errModel},
+		Loop: l, s: s, runs: part(s.Run, s.Wall, errRun), asks: part(s.Model, s.Wall, errModel),
 		answers: map[string]int{},
 	}
 	r.h = &history.History{

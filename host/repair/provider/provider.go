@@ -102,14 +102,14 @@ func (w Wish) kind() (kind, string, error) {
 	if w.BaseURL != "" {
 		for _, k := range kinds {
 			if u, err := url.Parse(w.BaseURL); err == nil && u.Hostname() == k.host {
-				return k, "by --base-url", nil
+				return k, "chosen by --base-url", nil
 			}
 		}
-		return kinds[0], "which most servers speak; --provider says otherwise", nil
+		return kinds[0], "as most servers speak it; --provider says otherwise", nil
 	}
 	for _, k := range kinds {
 		if slices.ContainsFunc(k.models, func(s string) bool { return strings.HasPrefix(w.Model, s) }) {
-			return k, "by the model's name", nil
+			return k, "chosen by the model's name", nil
 		}
 	}
 	return w.byEnvironment()
@@ -130,7 +130,7 @@ func (w Wish) byEnvironment() (kind, string, error) {
 	case 0:
 		return kind{}, "", refuse("no provider is named: set %s or %s, or name a server of your own, as in --base-url http://127.0.0.1:11434/v1 --model NAME", kinds[0].keyVar, kinds[1].keyVar)
 	case 1:
-		return found[0], "by " + by[0], nil
+		return found[0], "chosen by " + by[0], nil
 	}
 	return kind{}, "", refuse("%s are both set: --provider %s or --provider %s says which", strings.Join(by, " and "), OpenAI, Anthropic)
 }
@@ -181,23 +181,19 @@ func (p *Provider) Loopback() bool {
 // Server is the base URL as text.
 func (p *Provider) Server() string { return strings.TrimSuffix(p.Base.String(), "/") }
 
-// String says who is asked, as what follows "asking".
+// String says who is asked, how, and with what.
 func (p *Provider) String() string {
-	s := fmt.Sprintf("%s (%s", p.Server(), p.format())
-	if p.Why != "" {
-		s += ", " + p.Why
-	}
-	if p.KeyFrom == "" {
-		return s + "; without a key)"
-	}
-	return s + fmt.Sprintf("; with the key of %s)", p.KeyFrom)
-}
-
-func (p *Provider) format() string {
+	format, key := "OpenAI's format", "without a key"
 	if p.Name == Anthropic {
-		return "Anthropic's format"
+		format = "Anthropic's format"
 	}
-	return "OpenAI's format"
+	if p.Why != "" {
+		format += " (" + p.Why + ")"
+	}
+	if p.KeyFrom != "" {
+		key = "with the key of " + p.KeyFrom
+	}
+	return fmt.Sprintf("%s, %s, in %s", p.Server(), key, format)
 }
 
 // Plain tells whether what is sent can be read on its way: it leaves this machine
