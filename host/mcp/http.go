@@ -40,7 +40,11 @@ const sessionHeader = "Mcp-Session-Id"
 // HTTP serves clients on l, behind a gate that asks for the token, until ctx ends, which
 // cancels what runs; then the error is nil.
 func (s *Server) HTTP(ctx context.Context, l net.Listener, token string) error {
-	x := s.exchanger(ctx)
+	return s.exchanger(ctx).serve(ctx, l, token)
+}
+
+// serve serves on l until ctx ends, and closes l.
+func (x *exchanger) serve(ctx context.Context, l net.Listener, token string) error {
 	g, err := gate.New(x.mux(), gate.Options{Addr: l.Addr(), Token: token})
 	if err != nil {
 		l.Close()
@@ -48,7 +52,7 @@ func (s *Server) HTTP(ctx context.Context, l net.Listener, token string) error {
 	}
 	server := &http.Server{
 		Handler: g, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHTTPHeader,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(x.log.Handler(), slog.LevelDebug),
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
@@ -66,6 +70,7 @@ func (s *Server) HTTP(ctx context.Context, l net.Listener, token string) error {
 
 // exchanger bounds what comes in by HTTP, before the SDK has it.
 type exchanger struct {
+	log    *slog.Logger
 	server *sdk.Server
 	next   http.Handler
 	calls  *calls
@@ -78,7 +83,7 @@ type exchanger struct {
 
 // exchanger makes one. Calls end with life.
 func (s *Server) exchanger(life context.Context) *exchanger {
-	x := &exchanger{calls: newCalls(), turns: make(chan struct{}, maxExchanges), bodies: semaphore.NewWeighted(maxBodies)}
+	x := &exchanger{log: s.log, calls: newCalls(), turns: make(chan struct{}, maxExchanges), bodies: semaphore.NewWeighted(maxBodies)}
 	x.server = s.server(life, x.calls)
 	events := sdk.NewMemoryEventStore(nil)
 	events.SetMaxBytes(maxEvents)

@@ -28,14 +28,23 @@ type web struct {
 
 func serve(t *testing.T, h *enginetest.Host) *web {
 	t.Helper()
+	return serveServer(t, newServer(t, h, Options{}), nil)
+}
+
+// serveServer serves s; change, which may be nil, gives it more.
+func serveServer(t *testing.T, s *Server, change func(*sdk.Server)) *web {
+	t.Helper()
 	l, err := gate.Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	w := &web{t, "http://" + l.Addr().String() + HTTPPath, stop, make(chan error, 1)}
-	s := newServer(t, h, Options{})
-	go func() { w.ended <- s.HTTP(ctx, l, token) }()
+	x := s.exchanger(ctx)
+	if change != nil {
+		change(x.server)
+	}
+	go func() { w.ended <- x.serve(ctx, l, token) }()
 	t.Cleanup(stop)
 	return w
 }
