@@ -287,13 +287,21 @@ fuzz:
 
 # Three packages at a time, the long ones first: each boots machines, and much of
 # their time is waiting for deadlines.
-E2E = ./agent ./cmd/pybox ./agent/semantics ./host/guestrun ./vm/qemu ./agent/engine/enginecheck ./guest/image ./guest/userimage ./guest/cmd/pybox-guest ./host/compile ./kernel/guestcheck ./docs
+E2E = ./agent ./cmd/pybox ./agent/semantics ./host/mcp ./host/guestrun ./vm/qemu ./agent/engine/enginecheck ./guest/image ./guest/userimage ./guest/cmd/pybox-guest ./host/compile ./kernel/guestcheck ./docs
 ifeq ($(HOST),darwin)
 # The others start QEMU, or look into Linux from outside.
 E2E = ./vm/vz ./docs
 endif
+# Clients of the Model Context Protocol that are not ours.
+MCPCLIENTS = .work/mcp-clients
+.PHONY: mcp-clients
+mcp-clients:
+ifneq ($(HOST),darwin)
+	@scripts/mcp-clients >/dev/null
+endif
+
 .PHONY: e2e
-e2e:
+e2e: mcp-clients
 	@for p in $(E2E); do go test -tags pyboxtest -list E2E $$p | grep -q '^TestE2E' || \
 		{ echo "$$p has no end-to-end test: was one renamed?" >&2; exit 1; }; done
 	@scripts/vm-possible || exit 0; \
@@ -301,6 +309,7 @@ e2e:
 		PYBOX_TEST_FOREIGN_BUNDLE=$(if $(FOREIGN),$(CURDIR)/.work/testbundle-$(FOREIGN)) \
 		PYBOX_TEST_CLOUD_BUNDLE=$(CURDIR)/$(CLOUDBUNDLE) \
 		PYBOX_TEST_DATA_BUNDLE=$(CURDIR)/$(DATABUNDLE) \
+		PYBOX_TEST_MCP_CLIENTS=$(CURDIR)/$(MCPCLIENTS) \
 		PYBOX_TEST_FOREIGN_CLOUD_BUNDLE=$(if $(FOREIGN),$(CURDIR)/.work/cloudbundle-$(FOREIGN)) \
 		go test -race -tags pyboxtest -count=1 -p 3 -timeout 45m -run E2E $(TESTEXEC) $(E2EFLAGS) $(E2E)
 
