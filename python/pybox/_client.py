@@ -135,7 +135,7 @@ async def _in_thread(ask: Ask, on_output: Optional[OnOutput], start: bool) -> Re
 
     def tell(stream: str, text: str) -> None:
         assert on_output is not None
-        if failure:
+        if cancel.cancelled:
             return
         try:
             on_output(stream, text)

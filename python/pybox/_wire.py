@@ -4,13 +4,13 @@ here are the waits, which are all bounded, and their end from another thread."""
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import socket
 import struct
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, Optional, Set, Union
 
@@ -28,6 +28,9 @@ QUICK = 5.0
 # What is read of an answer that is no stream and no file, in bytes.
 _MAX_ANSWER = 16 << 20
 _PIECE = 64 << 10
+
+# How often a socket is tried at which others wait, in seconds.
+_AGAIN = 0.01
 
 Body = Union[None, bytes, Iterable[bytes]]
 
@@ -89,9 +92,9 @@ class _Wire:
     it. on_silence is called when nothing came for patience seconds, and raises what to
     make of that; without it that is the end."""
 
-    def __init__(self, path: str, patience: float, on_silence: Optional[Callable[[], None]]) -> None:
+    def __init__(self, path: str, patience: float, on_silence: Optional[Callable[[], None]], cancel: Cancel) -> None:
         self._on_silence = on_silence
-        self._sock = _connect(path, patience)
+        self._sock = _connect(path, patience, cancel)
 
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
         return io.BufferedReader(_Stream(self), 64 << 10)
@@ -127,25 +130,32 @@ class _Wire:
         self._sock.close()
 
 
-def _connect(path: str, patience: float) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(patience)
+def _connect(path: str, patience: float, cancel: Cancel) -> socket.socket:
+    deadline = time.monotonic() + patience
+    while True:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            sock.settimeout(patience)
             sock.connect(path)
+            _check_peer(sock, path)
+            return sock
         except (FileNotFoundError, ConnectionRefusedError):
+            sock.close()
             raise NotRunning("no PyBox daemon is running", next="run 'pybox vm start'") from None
-        except socket.timeout:
-            raise DaemonLost("the daemon takes no connection") from None
-        except OSError as e:
-            if e.errno == errno.EAGAIN:  # too many wait at its socket
+        except BlockingIOError:
+            # Too many wait at its socket, and Linux lets nobody wait for their turn whose
+            # own waits have bounds.
+            sock.close()
+            cancel.check()
+            if time.monotonic() > deadline:
                 raise DaemonLost("the daemon takes no connection") from None
+            time.sleep(_AGAIN)
+        except OSError as e:
+            sock.close()
             raise CouldNotRun(f"asking the daemon at {path}: {e}") from e
-        _check_peer(sock, path)
-        return sock
-    except BaseException:
-        sock.close()
-        raise
+        except BaseException:
+            sock.close()
+            raise
 
 
 def _check_peer(sock: socket.socket, path: str) -> None:
@@ -216,7 +226,7 @@ class Client:
     ) -> Iterator[HTTPResponse]:
         from http.client import HTTPConnection, HTTPException
 
-        wire = _Wire(self.path, patience, on_silence)
+        wire = _Wire(self.path, patience, on_silence, self.cancel)
         try:
             with self.cancel.ending(wire.end):
                 connection = HTTPConnection("pybox")

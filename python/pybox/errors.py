@@ -5,7 +5,7 @@ TypeError and ValueError."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple, Type
 
 if TYPE_CHECKING:
     from ._result import Result
@@ -63,6 +63,16 @@ class PyBoxError(Exception):
         if self.next:
             return f"{self.detail}\nWhat to do: {self.next}"
         return self.detail
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """Takes them to other processes: one that could not be read there would end a pool."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: Type[PyBoxError], args: Tuple[Any, ...], members: Dict[str, Any]) -> PyBoxError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(members)
+    return error
 
 
 class CouldNotRun(PyBoxError):

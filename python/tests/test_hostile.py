@@ -4,6 +4,7 @@ PyBox's, soon, and nothing is handed on as a result."""
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 import threading
@@ -245,6 +246,37 @@ class TestSilence(Case):
             run_container("1" * (1 << 20))
 
 
+    def test_others_wait_at_its_socket(self) -> None:
+        """One whose queue is full for a while takes the connection later."""
+        self.fake.stop()
+        full = socket.socket(socket.AF_UNIX)
+        self.addCleanup(full.close)
+        full.bind(self.fake.socket)
+        full.listen(0)
+        before = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+        tried = 0
+        for one in before:
+            self.addCleanup(one.close)
+            one.setblocking(False)
+            try:
+                one.connect(self.fake.socket)
+            except BlockingIOError:
+                tried += 1
+        if not tried:
+            self.skipTest("queues have no end here")
+        waited = threading.Event()
+
+        def sleep(seconds: float) -> None:
+            if not waited.is_set():
+                os.unlink(self.fake.socket)
+                self.fake.start()  # where there is room again
+                waited.set()
+
+        with mock.patch("time.sleep", sleep):
+            self.assertTrue(run_container("1").ok)
+        self.assertTrue(waited.is_set())
+
+
 class TestPeers(Case):
     def test_a_stranger(self) -> None:
         with mock.patch("pybox._wire.peer_uid", return_value=4242):
@@ -253,15 +285,11 @@ class TestPeers(Case):
         self.assertEqual(self.fake.requests, [], "nothing is said to a stranger")
 
     def test_root_and_oneself(self) -> None:
-        import os
-
         for uid in (0, os.geteuid()):
             with mock.patch("pybox._wire.peer_uid", return_value=uid):
                 self.assertTrue(run_container("1").ok)
 
     def test_the_kernel_knows(self) -> None:
-        import os
-
         from pybox._wire import peer_uid
 
         with socket.socket(socket.AF_UNIX) as sock:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pathlib
+import pickle
 import random
 import threading
 import unittest
@@ -262,6 +264,26 @@ class TestOutput(Case):
 
         self.fake.run = run
         self.assertEqual(run_container("1").stdout.count("\n"), 20_000)
+
+
+class TestErrors(unittest.TestCase):
+    def test_they_go_to_other_processes(self) -> None:
+        result = pybox.Result(b"x", b"", receipt(), [])
+        kinds = [getattr(pybox, name) for name in pybox.__all__]
+        kinds = [k for k in kinds if isinstance(k, type) and issubclass(k, pybox.PyBoxError)]
+        self.assertGreater(len(kinds), 15)
+        for kind in kinds:
+            if kind is pybox.ProgramFailed:
+                e = pybox.ProgramFailed(result)
+            else:
+                e = kind("it is so", next="do this", problem={"type": "x"}, run_id="run-1")
+                if isinstance(e, pybox.CouldNotRun):
+                    e.result = result
+            for same in (pickle.loads(pickle.dumps(e)), copy.copy(e)):
+                self.assertIs(type(same), kind)
+                self.assertEqual((str(same), same.args, same.next, same.problem, same.run_id), (str(e), e.args, e.next, e.problem, e.run_id))
+                if kind is not pybox.PyBoxError:
+                    self.assertEqual(same.result.record, result.record)
 
 
 class TestThreads(Case):
