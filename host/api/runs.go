@@ -62,7 +62,8 @@ const (
 type RunRequest struct {
 	// ID names the run: 1 to 40 of a-z, 0-9 and "-", not in use, and of no kept
 	// receipt. A run with an id of the client's goes on when the client hangs up;
-	// one without is cancelled then.
+	// one without is cancelled then. Who asks for the same again within ten minutes
+	// of its end gets the same run; who asks for another with that id a ProblemExists.
 	ID string `json:"id,omitempty"`
 	// Image is DefaultImage when empty.
 	Image   string `json:"image,omitempty"`
@@ -162,6 +163,8 @@ type Event struct {
 	Problem *Problem         `json:"problem,omitempty"`
 	// NotKept says, beside a receipt, why it could not be stored.
 	NotKept string `json:"not_kept,omitempty"`
+	// Replay tells, with EventAccepted, that an earlier request began the run.
+	Replay bool `json:"replay,omitempty"`
 }
 
 // StoredFile answers PathFiles. The file is forgotten after ten minutes.

@@ -44,6 +44,9 @@ func TestDocs(t *testing.T) {
 		}
 		outs = append(outs, string(out))
 	}
+	if !strings.Contains(strings.Join(outs, ""), "Pybox-Replay: true\r\n") {
+		t.Error("no block asks for the same run again")
+	}
 	for i, want := range []string{
 		`"text":"42\n"`, `"text":"['count.py', 'a', 'b c'] 3\n"`, `"text":"0\n1\n2\n"`, "42", `"text":"5000050000\n"`,
 		`"how":"` + receipt.HowCancelled + `"`, `"receipts":[{"id":"`, `"text":"42\n"`, `"type":"` + api.ProblemCeiling + `"`, `"by":"client"`,

@@ -32,8 +32,8 @@ const (
 // How many requests are served at a time on the socket, and on the TCP port, where anybody
 // on this machine can connect; and how many connections there are beside.
 const (
-	socketRequests, socketReserve = 448, 64
-	tcpRequests, tcpReserve       = 112, 16
+	socketRequests, socketReserve = 240, 16
+	tcpRequests, tcpReserve       = 56, 8
 )
 
 // entrance is a way in to the API.

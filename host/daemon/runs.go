@@ -51,7 +51,7 @@ func (d *Daemon) openRuns() error {
 	}
 	d.runs = runapi.New(runapi.Options{
 		VM: user{d}, Files: d.files, Receipts: d.receipts,
-		Wait: time.Duration(d.o.Config.VM.QueueWait), Log: d.log,
+		Wait: time.Duration(d.o.Config.VM.QueueWait), Log: d.log, Now: d.o.Now,
 	})
 	return nil
 }
@@ -64,6 +64,7 @@ func (d *Daemon) forgetFiles(ctx context.Context) {
 		select {
 		case <-t.C:
 			d.files.Sweep()
+			d.runs.Sweep()
 		case <-ctx.Done():
 			return
 		}

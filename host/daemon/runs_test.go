@@ -572,3 +572,54 @@ func TestMain(m *testing.M) {
 	b, _ := io.ReadAll(conn)
 	os.Stdout.Write(b)
 }
+
+// A client that lost its connection asks again, and gets the same run with its output, and
+// with its files under ids that are there, whatever waits for their room.
+func TestAgain(t *testing.T) {
+	o := options(t, &daemontest.Agent{})
+	r := run(t, o)
+	r.start()
+	ctx, cancel := context.WithCancel(r.ctx())
+	req := api.RunRequest{ID: "mine", Program: source("print hello\nerror oh\nleave 5 out.txt\n"), Collect: true}
+	_, err := r.client.Run(ctx, req, func(e api.Event) error {
+		if e.Event == api.EventAccepted {
+			cancel()
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	var out string
+	var replay bool
+	for range 2 { // whether the run has ended or not
+		out = ""
+		got, err := r.client.Run(r.ctx(), req, func(e api.Event) error {
+			replay = replay || e.Replay
+			if b, err := e.Output(); e.Event == api.EventOutput && err == nil {
+				out += e.Stream + " " + string(b)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		receipttest.Check(t, got.Receipt)
+		if !replay || !strings.Contains(out, "stdout hello\n") || !strings.Contains(out, "stderr oh\n") || len(got.Receipt.Program.Files) != 1 {
+			t.Fatalf("replay %v: %q, %+v", replay, out, got.Receipt.Program.Files)
+		}
+		f, err := r.client.File(r.ctx(), got.Receipt.Program.Files[0].File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(f); err != nil || len(b) != 5 {
+			t.Errorf("%q, %v", b, err)
+		}
+		f.Close()
+	}
+	var p *api.Problem
+	req.Args = []string{"other"}
+	if _, err := r.client.Run(r.ctx(), req, ignore); !errors.As(err, &p) || p.Type != api.ProblemExists {
+		t.Errorf("another request: %v", err)
+	}
+}

@@ -2,7 +2,9 @@ package runapi
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,6 +89,18 @@ func ask(l api.Limits) (policy.Ask, *api.Problem) {
 type contents struct {
 	files *spool.Spool
 	taken []*spool.Handle
+	// digests tells that sums are wanted: the digests of all contents by what names
+	// them, and used: those of the stored files by their ids.
+	digests    bool
+	sums, used map[string]string
+	// before are the digests of stored files that an earlier request for the same run
+	// used up: such a content is known, and cannot be opened.
+	before map[string]string
+}
+
+// newContents has the digests taken, or not.
+func newContents(files *spool.Spool, digests bool) *contents {
+	return &contents{files: files, digests: digests, sums: map[string]string{}, used: map[string]string{}}
 }
 
 func (c *contents) close() {
@@ -108,7 +122,7 @@ func (c *contents) file(what string, s api.Source) (runs.File, error) {
 	}
 	switch {
 	case s.Text != nil:
-		return inline(what+".text", s.Name, []byte(*s.Text))
+		return c.inline(what, ".text", s.Name, []byte(*s.Text))
 	case s.Base64 != nil:
 		b, err := base64.StdEncoding.Strict().DecodeString(*s.Base64)
 		if err == nil && strings.ContainsAny(*s.Base64, "\r\n") {
@@ -117,21 +131,40 @@ func (c *contents) file(what string, s api.Source) (runs.File, error) {
 		if err != nil {
 			return runs.File{}, reply.BadRequest("%s.base64: %v", what, err)
 		}
-		return inline(what+".base64", s.Name, b)
+		return c.inline(what, ".base64", s.Name, b)
 	}
 	h, err := c.files.Take(s.File)
+	if sum := c.before[s.File]; sum != "" && errors.Is(err, spool.ErrNotFound) {
+		c.note(what, sum)
+		return runs.File{Name: s.Name}, nil
+	}
 	if err != nil {
 		return runs.File{}, fmt.Errorf("%s.file: %w", what, err)
 	}
 	c.taken = append(c.taken, h)
+	c.note(what, h.SHA256())
+	if c.digests {
+		c.used[s.File] = h.SHA256()
+	}
 	return runs.File{Name: s.Name, Bytes: h.Bytes(), Open: h.Open}, nil
 }
 
-func inline(what, name string, b []byte) (runs.File, error) {
+// note keeps the digest of a content.
+func (c *contents) note(what, sum string) {
+	if c.digests {
+		c.sums[what] = sum
+	}
+}
+
+func (c *contents) inline(what, kind, name string, b []byte) (runs.File, error) {
 	if len(b) > api.MaxInline {
-		p := reply.BadRequest("%s: %d bytes are more than the %d that a request may have", what, len(b), api.MaxInline)
+		p := reply.BadRequest("%s%s: %d bytes are more than the %d that a request may have", what, kind, len(b), api.MaxInline)
 		p.Status, p.Title, p.Next = http.StatusRequestEntityTooLarge, "too large", useFiles
 		return runs.File{}, p
+	}
+	if c.digests {
+		sum := sha256.Sum256(b)
+		c.note(what, hex.EncodeToString(sum[:]))
 	}
 	return runs.File{Name: name, Bytes: int64(len(b)), Open: func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(b)), nil
@@ -161,11 +194,14 @@ func (c *contents) request(req api.RunRequest) (runs.Request, error) {
 	return out, err
 }
 
+// inputName is what names an input in messages.
+func inputName(n int) string { return fmt.Sprintf("inputs[%d]", n) }
+
 // inputs gives the contents of the inputs. Their names are left to the service.
 func (c *contents) inputs(inputs []api.InputFile) ([]runs.File, error) {
 	out := make([]runs.File, 0, len(inputs))
 	for n, in := range inputs {
-		what := fmt.Sprintf("inputs[%d]", n)
+		what := inputName(n)
 		if in.Folder {
 			if in.Text != nil || in.Base64 != nil || in.File != "" || in.Executable {
 				return nil, reply.BadRequest("%s: a folder has a name alone", what)

@@ -99,9 +99,17 @@ func (h *Handler) lost(err error) *api.Problem {
 
 // forget gives up what a run left whose client does not get its receipt, and so no ids.
 func (h *Handler) forget(rec *receipt.Receipt) {
+	var ids []string
 	for _, f := range rec.Program.Files {
 		if f.File != "" {
-			_ = h.o.Files.Forget(f.File) // its time may be over
+			ids = append(ids, f.File)
 		}
+	}
+	h.forgetFiles(ids)
+}
+
+func (h *Handler) forgetFiles(ids []string) {
+	for _, id := range ids {
+		_ = h.o.Files.Forget(id) // its time may be over
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/guestrun"
 	"github.com/pybox/pybox/host/policy"
+	"github.com/pybox/pybox/host/recall"
 	"github.com/pybox/pybox/host/reply"
 	"github.com/pybox/pybox/host/runs"
 	"github.com/pybox/pybox/host/spool"
@@ -38,6 +39,7 @@ var kinds = []struct {
 	{policy.ErrCeiling, api.ProblemCeiling, "above the ceiling", http.StatusForbidden, "ask for less, or raise [ceilings] in config.toml and run 'pybox vm restart'"},
 	{policy.ErrInvalid, api.ProblemBadRequest, "bad request", http.StatusBadRequest, ""},
 	{runs.ErrImage, api.ProblemImage, "no such image", http.StatusNotFound, "'pybox image list' lists those that there are; one that was made since the VM started is in it after 'pybox vm restart'"},
+	{recall.ErrOther, api.ProblemExists, "the id is in use", http.StatusConflict, "choose another id, or ask for the same as before"},
 	{runs.ErrExists, api.ProblemExists, "the id is in use", http.StatusConflict, "choose another id, or none"},
 	{runs.ErrClosed, api.ProblemStopping, "the VM is stopping", http.StatusConflict, "start it again"},
 	{spool.ErrNoRoom, api.ProblemBusy, "no room", http.StatusServiceUnavailable, "fetch what earlier runs left and DELETE " + api.PathFiles + "/ID, or try again when other runs have ended"},

@@ -8,9 +8,9 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"unicode/utf8"
 
 	agentapi "github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/host/recall"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/host/reply"
 )
@@ -23,16 +23,16 @@ type record struct {
 	w       http.ResponseWriter
 	out     *reply.Writer
 	client  context.Context // ends when the client hangs up
-	streams [2]kept
+	streams [2]recall.Output
 }
 
 // add keeps a piece of output, as long as there is somebody to give it to.
 func (r *record) add(_ float64, n int, b []byte) error {
 	if r.client.Err() != nil {
-		r.streams = [2]kept{}
+		r.streams = [2]recall.Output{}
 		return nil // a run without a name is being cancelled for that
 	}
-	r.streams[n-1].add(b)
+	r.streams[n-1].Add(b)
 	return nil
 }
 
@@ -43,7 +43,7 @@ func (r *record) answer(rec *receipt.Receipt, notKept error) error {
 	full := *rec // the receipt is also somebody else's
 	marks := [2]string{rand.Text(), rand.Text()}
 	for i, s := range []*receipt.Stream{&full.Program.Stdout, &full.Program.Stderr} {
-		if r.streams[i].end(); r.streams[i].text() {
+		if r.streams[i].End(); r.streams[i].Text() {
 			s.Text = &marks[i]
 		} else {
 			s.Base64 = &marks[i]
@@ -63,7 +63,7 @@ func (r *record) answer(rec *receipt.Receipt, notKept error) error {
 		if _, err := r.out.Write(before); err != nil {
 			return err
 		}
-		if err := r.streams[i].writeTo(r.out); err != nil {
+		if err := writeOutput(r.out, &r.streams[i]); err != nil {
 			return err
 		}
 		b = after
@@ -72,53 +72,10 @@ func (r *record) answer(rec *receipt.Receipt, notKept error) error {
 	return err
 }
 
-// chunkBytes is the size of the pieces that output is kept in.
-const chunkBytes = 64 << 10
-
-// kept is output in memory, cut between characters.
-type kept struct {
-	chunks [][]byte
-	tail   []byte // the beginning of a character
-}
-
-func (k *kept) add(b []byte) {
-	b = append(k.tail, b...)
-	n := whole(b)
-	k.tail = bytes.Clone(b[n:])
-	k.push(b[:n])
-}
-
-func (k *kept) push(b []byte) {
-	last := len(k.chunks) - 1
-	switch {
-	case len(b) == 0:
-	case last >= 0 && len(k.chunks[last])+len(b) <= chunkBytes:
-		k.chunks[last] = append(k.chunks[last], b...)
-	default:
-		k.chunks = append(k.chunks, bytes.Clone(b))
-	}
-}
-
-// end is called when nothing more comes.
-func (k *kept) end() {
-	k.push(k.tail)
-	k.tail = nil
-}
-
-// text tells whether the output is UTF-8.
-func (k *kept) text() bool {
-	for _, c := range k.chunks {
-		if !utf8.Valid(c) {
-			return false
-		}
-	}
-	return true
-}
-
-// writeTo writes the inside of the JSON string that the output becomes.
-func (k *kept) writeTo(w io.Writer) error {
-	if k.text() {
-		for _, c := range k.chunks {
+// writeOutput writes the inside of the JSON string that the output becomes.
+func writeOutput(w io.Writer, o *recall.Output) error {
+	if o.Text() {
+		for _, c := range o.Chunks() {
 			if _, err := w.Write(inString(c)); err != nil {
 				return err
 			}
@@ -126,7 +83,7 @@ func (k *kept) writeTo(w io.Writer) error {
 		return nil
 	}
 	enc := base64.NewEncoder(base64.StdEncoding, w)
-	for _, c := range k.chunks {
+	for _, c := range o.Chunks() {
 		if _, err := enc.Write(c); err != nil {
 			return err
 		}

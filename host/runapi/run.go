@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/recall"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/host/reply"
 	"github.com/pybox/pybox/host/runs"
@@ -99,11 +100,20 @@ func (h *Handler) run(w http.ResponseWriter, r *http.Request, req api.RunRequest
 	// then that found it running.
 	done := sync.OnceFunc(h.o.VM.Use())
 	defer done()
+	if req.ID != "" {
+		return h.named(w, r, req, done)
+	}
+	return h.begin(w, r, req, nil, done)
+}
+
+// begin carries out a request for a new run, with a record that is begun with it, unless
+// there is none. done is called when the run uses the VM no more.
+func (h *Handler) begin(w http.ResponseWriter, r *http.Request, req api.RunRequest, rec *recall.Record, done func()) error {
 	service, err := h.o.VM.Runs(r.Context())
 	if err != nil {
 		return err
 	}
-	c := contents{files: h.o.Files}
+	c := newContents(h.o.Files, rec != nil)
 	defer c.close()
 	request, err := c.request(req)
 	if err != nil {
@@ -113,6 +123,9 @@ func (h *Handler) run(w http.ResponseWriter, r *http.Request, req api.RunRequest
 	if err != nil {
 		return err
 	}
+	if rec != nil && !rec.Begin(digest(req, c.sums), c.used, run.Limits().OutputBytes) {
+		rec = nil
+	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
 	defer cancel(nil)
 	named := req.ID != ""
@@ -121,7 +134,7 @@ func (h *Handler) run(w http.ResponseWriter, r *http.Request, req api.RunRequest
 	}
 	out, release := h.writer(w)
 	defer release()
-	j := job{run: run, out: out, ctx: ctx, cancel: cancel, done: done, wait: h.times.deliver}
+	j := job{run: run, out: out, ctx: ctx, cancel: cancel, done: done, wait: h.times.deliver, record: rec, finish: h.finish}
 	if wantsEvents(r.Header) {
 		return h.streamed(j, &stream{w: w, out: out, client: r.Context(), named: named})
 	}
@@ -134,16 +147,19 @@ type job struct {
 	out    *reply.Writer
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	done   func()        // it uses the VM no more
-	wait   time.Duration // deliverWait
+	done   func()         // it uses the VM no more
+	wait   time.Duration  // deliverWait
+	record *recall.Record // nil: there is none
+	finish func(*recall.Record, recall.End)
 }
 
 // do carries the run out. When it has ended it uses the VM no more, and its client has
 // deliverWait for what it has not taken yet; one that keeps too much waiting has none.
 func (j job) do(event func(api.Event) error, output func(float64, int, []byte) error) (*receipt.Receipt, error, error) {
 	return j.run.Do(j.ctx, runs.Sink{
-		Event: event, Output: output,
-		Ended: func() {
+		Event: event, Output: output, Heard: heard(j.record),
+		Ended: func(rec *receipt.Receipt, notKept, err error) {
+			j.finish(j.record, recall.End{Receipt: rec, NotKept: notKept, Err: err})
 			j.done()
 			j.out.Until(time.Now().Add(j.wait))
 		},
@@ -182,10 +198,21 @@ func (h *Handler) streamed(j job, s *stream) error {
 	}
 	gone := s.gone != nil || s.client.Err() != nil
 	s.event(last)
-	if rec != nil && (gone || s.short) {
-		h.forget(rec)
+	if rec != nil {
+		h.delivered(j, rec, !gone && !s.short)
 	}
 	return nil
+}
+
+// delivered takes whether the client of a run has its receipt. Of one that has not what the
+// run left is given up, unless it is remembered for who asks again.
+func (h *Handler) delivered(j job, rec *receipt.Receipt, is bool) {
+	switch {
+	case j.record == nil && !is:
+		h.forget(rec)
+	case j.record != nil && is:
+		j.record.Delivered()
+	}
 }
 
 // recorded gives a client the receipt with the output in it.
@@ -201,9 +228,8 @@ func (h *Handler) recorded(j job, rec *record) error {
 		return err
 	}
 	gone := rec.client.Err() != nil
-	if err := rec.answer(r, notKept); gone || err != nil {
-		h.forget(r)
-	}
+	err = rec.answer(r, notKept)
+	h.delivered(j, r, !gone && err == nil)
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 	agentapi "github.com/pybox/pybox/agent/api"
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/policy"
+	"github.com/pybox/pybox/host/recall"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/host/receipts"
 	"github.com/pybox/pybox/host/reply"
@@ -112,6 +113,8 @@ type Options struct {
 	// for memory, and a request for that of its body.
 	Wait time.Duration
 	Log  *slog.Logger
+	// Now is the host's wall clock; nil is time.Now.
+	Now func() time.Time
 }
 
 // times are bodyStall and so on; tests have shorter ones.
@@ -124,6 +127,7 @@ type Handler struct {
 	requests *semaphore.Weighted
 	small    *semaphore.Weighted
 	outputs  *semaphore.Weighted
+	records  *recall.Store
 
 	mu      sync.Mutex
 	hurry   time.Duration // 0: there is none
@@ -133,12 +137,24 @@ type Handler struct {
 
 // New makes a Handler.
 func New(o Options) *Handler {
-	return &Handler{
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	h := &Handler{
 		o: o, times: times{bodyStall, bodyWait, fileWait, deliverWait},
 		requests: semaphore.NewWeighted(requestMemory), small: semaphore.NewWeighted(smallMemory), outputs: semaphore.NewWeighted(outputMemory),
 		writers: map[*reply.Writer]struct{}{}, waiting: map[string]context.CancelCauseFunc{},
 	}
+	h.records = recall.New(o.Now, h.forgetFiles)
+	if o.Files != nil { // a test has none
+		o.Files.OnScarce(h.records.Relieve)
+	}
+	return h
 }
+
+// Sweep forgets what is remembered of runs and whose time is over, so that memory is not
+// kept for what nobody asks for.
+func (h *Handler) Sweep() { h.records.Sweep() }
 
 // Register puts the handlers into mux.
 func (h *Handler) Register(mux *http.ServeMux) {

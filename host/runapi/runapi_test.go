@@ -24,6 +24,7 @@ import (
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/guestrun"
 	"github.com/pybox/pybox/host/policy"
+	"github.com/pybox/pybox/host/recall"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/host/receipts"
 	"github.com/pybox/pybox/host/runs"
@@ -127,6 +128,7 @@ type fakeRun struct {
 	id     string
 	output int64
 	do     func(ctx context.Context, sink runs.Sink) error
+	leaves func(*receipt.Receipt) // adds what it leaves
 }
 
 func (r *fakeRun) ID() string            { return r.id }
@@ -138,15 +140,38 @@ func (r *fakeRun) Do(ctx context.Context, sink runs.Sink) (*receipt.Receipt, err
 	if ctx.Err() != nil {
 		return nil, nil, fmt.Errorf("the run was not begun: %w", context.Cause(ctx))
 	}
+	rec, err := r.carryOut(ctx, sink)
+	if sink.Ended != nil {
+		sink.Ended(rec, nil, err)
+	}
+	return rec, nil, err
+}
+
+func (r *fakeRun) carryOut(ctx context.Context, sink runs.Sink) (*receipt.Receipt, error) {
 	if err := sink.Event(api.Event{Event: api.EventAccepted, ID: r.id}); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if r.do != nil {
-		if err := r.do(ctx, sink); err != nil {
-			return nil, nil, err
+		if err := r.do(ctx, tapped(sink)); err != nil {
+			return nil, err
 		}
 	}
-	return newReceipt(r.id), nil, nil
+	rec := newReceipt(r.id)
+	if r.leaves != nil {
+		r.leaves(rec)
+	}
+	return rec, nil
+}
+
+// tapped is a sink of a fake, which has everything heard that it takes.
+func tapped(s runs.Sink) runs.Sink {
+	if s.Heard == nil {
+		return s
+	}
+	event, output := s.Event, s.Output
+	s.Event = func(e api.Event) error { s.Heard(e, 0, nil); return event(e) }
+	s.Output = func(ms float64, n int, b []byte) error { s.Heard(api.Event{}, n, b); return output(ms, n, b) }
+	return s
 }
 
 func newReceipt(id string) *receipt.Receipt {
@@ -862,7 +887,7 @@ func readAnswer(conn net.Conn) string {
 
 func TestRawSockets(t *testing.T) {
 	s := serve(t, program(nil))
-	s.h.times = times{stall: 200 * time.Millisecond, body: 2 * time.Second, file: 2 * time.Second}
+	s.h.times = times{stall: 200 * time.Millisecond, body: 2 * time.Second, file: 2 * time.Second, deliver: bound}
 	const body = `{"program": {"text": ""}}`
 	head := func(path string, n int) string {
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", path, n)
@@ -1056,7 +1081,7 @@ func TestSlowClients(t *testing.T) {
 				done := make(chan error, 1)
 				go func() { done <- sink.Output(1, 1, make([]byte, 8<<20)) }()
 				if c.ends {
-					sink.Ended()
+					sink.Ended(nil, nil, nil)
 				}
 				if c.lags {
 					sink.Lags()
@@ -1121,7 +1146,7 @@ func TestLeavesNothing(t *testing.T) {
 	for range 30 {
 		once()
 	}
-	await(t, func() bool { return s.users.Load() == 0 && runtime.NumGoroutine() <= before+3 })
+	await(t, func() bool { return s.users.Load() == 0 && !s.h.Delivering() && runtime.NumGoroutine() <= before+3 })
 	s.h.mu.Lock()
 	defer s.h.mu.Unlock()
 	if len(s.h.writers) != 0 || len(s.h.waiting) != 0 {
@@ -1175,23 +1200,23 @@ func FuzzWhole(f *testing.F) {
 	f.Add([]byte("a€"), 2)
 	f.Add([]byte("\xf0\x9f\x98"), 3)
 	f.Fuzz(func(t *testing.T, b []byte, cut int) {
-		if n := whole(b); n > len(b) || len(b)-n > 3 {
+		if n := recall.Whole(b); n > len(b) || len(b)-n > 3 {
 			t.Errorf("%d of %q", n, b)
 		}
 		if cut < 0 || cut > len(b) {
 			return
 		}
-		var k kept
-		k.add(b[:cut])
-		k.add(b[cut:])
-		k.end()
-		if got := bytes.Join(k.chunks, nil); !bytes.Equal(got, b) {
+		var k recall.Output
+		k.Add(b[:cut])
+		k.Add(b[cut:])
+		k.End()
+		if got := bytes.Join(k.Chunks(), nil); !bytes.Equal(got, b) {
 			t.Errorf("%q became %q", b, got)
 		}
 		var out strings.Builder
-		k.writeTo(&out)
+		writeOutput(&out, &k)
 		var back string
-		if k.text() {
+		if k.Text() {
 			if err := json.Unmarshal([]byte(`"`+out.String()+`"`), &back); err != nil || back != string(b) {
 				t.Errorf("%q became %q, %v", b, out.String(), err)
 			}

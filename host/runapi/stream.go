@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/recall"
 	"github.com/pybox/pybox/host/reply"
 )
 
@@ -66,7 +67,7 @@ func (s *stream) output(ms float64, n int, b []byte) error {
 		piece := b
 		if len(b) > maxPiece {
 			piece = b[:maxPiece]
-			piece = piece[:whole(piece)]
+			piece = piece[:recall.Whole(piece)]
 		}
 		e := api.Event{Event: api.EventOutput, MS: ms, Stream: streamName(n)}
 		if utf8.Valid(piece) {
@@ -90,18 +91,4 @@ func streamName(n int) string {
 		return "stderr"
 	}
 	return "stdout"
-}
-
-// whole is how many bytes of b there are before a character that is cut off at its
-// end. It is never 0 for more bytes than a character has.
-func whole(b []byte) int {
-	for i := len(b) - 1; i >= 0 && i > len(b)-utf8.UTFMax; i-- {
-		if utf8.RuneStart(b[i]) {
-			if utf8.FullRune(b[i:]) {
-				return len(b)
-			}
-			return i
-		}
-	}
-	return len(b)
 }

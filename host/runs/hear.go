@@ -41,6 +41,9 @@ func (r *Run) hear(m *agentv1.RunEvent) {
 		r.phase.Store(running)
 		r.tell(api.Event{Event: api.EventStarted})
 	case *agentv1.RunEvent_Output:
+		if r.heardBy != nil {
+			r.heardBy(api.Event{}, int(e.Output.GetStream()), e.Output.GetData())
+		}
 		r.out.output(r.ms(), e.Output.GetStream(), e.Output.GetData())
 		r.s.relieve()
 	case *agentv1.RunEvent_Sample:
@@ -87,6 +90,9 @@ func (r *Run) hearSample(m *agentv1.Sample) {
 // tell puts an event of now into the outbox.
 func (r *Run) tell(e api.Event) {
 	e.MS = r.ms()
+	if r.heardBy != nil {
+		r.heardBy(e, 0, nil)
+	}
 	r.out.put(e)
 }
 

@@ -34,6 +34,8 @@ type Run struct {
 	stop context.CancelCauseFunc
 	out  *outbox
 	lags func() // Sink.Lags, under Service.mu
+	// heardBy is Sink.Heard.
+	heardBy func(e api.Event, stream int, b []byte)
 
 	phase atomic.Int32 // an index into states
 	heard heard
@@ -89,9 +91,13 @@ type Sink struct {
 	Event func(api.Event) error
 	// Output gets the kept part of the output; stream is 1 or 2. It must not keep b.
 	Output func(ms float64, stream int, b []byte) error
-	// Ended, unless it is nil, is called from another goroutine before Do returns,
-	// once: the run uses the VM no more, whatever waits for the sink.
-	Ended func()
+	// Heard, unless it is nil, gets the same as it happens, whatever waits for the sink,
+	// from another goroutine, as long as Ended was not called. It must neither block nor
+	// keep b; of an event stream is 0.
+	Heard func(e api.Event, stream int, b []byte)
+	// Ended, unless it is nil, is called from that goroutine before Do returns, once,
+	// with what Do is to return: the run uses the VM no more.
+	Ended func(rec *receipt.Receipt, notKept, err error)
 	// Lags, unless it is nil, is called from other goroutines, and not after Do has
 	// returned, as long as more than maxBacklog waits for all sinks, and for this one
 	// the most: Output is then to fail, or to take it. It must not block.
@@ -127,10 +133,11 @@ func (r *Run) Do(ctx context.Context, sink Sink) (rec *receipt.Receipt, notKept 
 	r.s.lend(r, sink.Lags)
 	defer r.s.lend(r, nil)
 	end := make(chan outcome, 1)
+	r.heardBy = sink.Heard
 	go func() {
 		o := r.carryOut()
 		if sink.Ended != nil {
-			sink.Ended()
+			sink.Ended(o.receipt, o.notKept, o.err)
 		}
 		end <- o
 	}()

@@ -527,7 +527,7 @@ func TestSinkLags(t *testing.T) {
 		var once sync.Once
 		slow := nobody()
 		slow.Output = func(float64, int, []byte) error { <-lags; return errors.New("too slow") }
-		slow.Ended = func() { close(ended) }
+		slow.Ended = func(*receipt.Receipt, error, error) { close(ended) }
 		slow.Lags = func() { once.Do(func() { close(lags) }) }
 		done := make(chan *receipt.Receipt)
 		go func() {
@@ -555,7 +555,7 @@ func TestSinkLags(t *testing.T) {
 		b.maxBacklog = 1 << 20
 		slow = nobody()
 		slow.Output = func(float64, int, []byte) error { <-held; return nil }
-		slow.Ended = func() { close(ended) }
+		slow.Ended = func(*receipt.Receipt, error, error) { close(ended) }
 		go func() {
 			b.begin(t, "held").Do(t.Context(), slow)
 			close(done)

@@ -40,6 +40,13 @@ type Room struct {
 	bytes int64
 }
 
+// OnScarce has scarce called when a run waits for room for so many files and bytes, so that
+// its owner gives up what nobody may need any more. It must be called before s is used.
+func (s *Spool) OnScarce(scarce func(files, bytes int64)) { s.scarce = scarce }
+
+// Scarce tells whether a run waits for room for what it may leave.
+func (s *Spool) Scarce() bool { return s.waiting.Load() > 0 }
+
 // Reserve waits for room for so many files of so many bytes together, until ctx ends.
 // Those who came first get theirs first, also where one who came later would fit. More
 // than there can be at all is cut to that. wait, unless it is nil, is called once, before
@@ -57,7 +64,11 @@ func (s *Spool) Reserve(ctx context.Context, files, bytes int64, wait func(ahead
 			return
 		}
 		waits = true
-		if ahead := int(s.waiting.Add(1)) - 1; wait != nil {
+		ahead := int(s.waiting.Add(1)) - 1
+		if s.scarce != nil {
+			s.scarce(r.files, r.bytes)
+		}
+		if wait != nil {
 			wait(ahead)
 		}
 	}
@@ -260,6 +271,15 @@ func (s *Spool) Forget(id string) error {
 	}
 	s.forgetLeft(id)
 	return nil
+}
+
+// Renew lets a file that a run left wait for its client from now on, as long as it is there.
+func (s *Spool) Renew(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.left[id]; f != nil {
+		f.until = s.now().Add(Forget)
+	}
 }
 
 // forgetLeft takes the id from a file; the lock is held.

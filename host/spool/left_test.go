@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -296,5 +297,50 @@ func TestOneRunFits(t *testing.T) {
 	}
 	if MaxFiles < 1023 || MaxLeft < 1023 {
 		t.Error("as many files as a ceiling can allow do not fit")
+	}
+}
+
+// Where a run has to wait for room its owner is told how much, and can make it.
+func TestOnScarce(t *testing.T) {
+	s, _ := open(t)
+	s.bound(limits{files: 3, fileBytes: 100, total: 250, left: 4, leftBytes: 100})
+	r := reserve(t, s, 2, 60)
+	id := leave(t, r, strings.Repeat("x", 60))
+	r.Close()
+	asked := ""
+	s.OnScarce(func(files, bytes int64) {
+		asked += fmt.Sprintln(files, bytes, s.Scarce())
+		if err := s.Forget(id); err != nil {
+			t.Error(err)
+		}
+	})
+	reserve(t, s, 3, 40).Close()
+	if asked != "" || s.Scarce() {
+		t.Errorf("asked for %s where there was room", asked)
+	}
+	reserve(t, s, 1, 70).Close()
+	if asked != "1 70 true\n" || s.Scarce() || !s.idle() {
+		t.Errorf("asked for %q", asked)
+	}
+}
+
+func TestRenew(t *testing.T) {
+	s, c := open(t)
+	r := reserve(t, s, 2, 60)
+	a, b := leave(t, r, "a"), leave(t, r, "b")
+	r.Close()
+	c.add(Forget - 1)
+	s.Renew(a)
+	s.Renew("nobody's")
+	c.add(Forget - 1)
+	if read(t, s, a) != "a" {
+		t.Error("another content")
+	}
+	if _, err := s.Read(b); !errors.Is(err, ErrNotFound) {
+		t.Errorf("one that was not renewed: %v", err)
+	}
+	c.add(1)
+	if _, err := s.Read(a); !errors.Is(err, ErrNotFound) {
+		t.Errorf("after its time: %v", err)
 	}
 }

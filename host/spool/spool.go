@@ -69,6 +69,7 @@ type Spool struct {
 	// What is not taken of max.left and max.leftBytes.
 	leftFiles, leftBytes *semaphore.Weighted
 	waiting              atomic.Int32 // for that
+	scarce               func(files, bytes int64)
 
 	mu     sync.Mutex
 	closed bool
@@ -83,6 +84,7 @@ type Spool struct {
 type stored struct {
 	f     *os.File
 	bytes int64
+	sum   string // SHA-256, hexadecimal
 	until time.Time
 }
 
@@ -238,7 +240,7 @@ func (w *writer) keep() (api.StoredFile, error) {
 		s.free(w.f, w.bytes)
 		return api.StoredFile{}, ErrClosed
 	}
-	s.ready[file.File] = &stored{w.f, w.bytes, s.now().Add(Forget)}
+	s.ready[file.File] = &stored{w.f, w.bytes, file.SHA256, s.now().Add(Forget)}
 	return file, nil
 }
 
@@ -309,7 +311,7 @@ func (s *Spool) Take(id string) (*Handle, error) {
 	}
 	delete(s.ready, id)
 	s.taken++
-	return &Handle{s: s, f: f.f, bytes: f.bytes}, nil
+	return &Handle{s: s, f: f.f, bytes: f.bytes, sum: f.sum}, nil
 }
 
 // Close forgets all files. Those that are taken, or read, stay until that is over.
@@ -331,11 +333,15 @@ type Handle struct {
 	s     *Spool
 	f     *os.File
 	bytes int64
+	sum   string
 	once  sync.Once
 }
 
 // Bytes is the file's size.
 func (h *Handle) Bytes() int64 { return h.bytes }
+
+// SHA256 is the digest of its content, as hexadecimal digits.
+func (h *Handle) SHA256() string { return h.sum }
 
 // Open gives the content from its beginning. It can be read until h is closed.
 func (h *Handle) Open() (io.ReadCloser, error) {

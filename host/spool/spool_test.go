@@ -91,7 +91,7 @@ func TestOneFileServesOneRun(t *testing.T) {
 			t.Fatalf("%+v, %v", f, err)
 		}
 		h, err := s.Take(f.File)
-		if err != nil || h.Bytes() != int64(len(want)) {
+		if err != nil || h.Bytes() != int64(len(want)) || h.SHA256() != f.SHA256 {
 			t.Fatalf("%+v, %v", h, err)
 		}
 		if _, err := s.Take(f.File); !errors.Is(err, ErrNotFound) {
