@@ -127,7 +127,7 @@ func (s *Server) defaultImage() string {
 func (s *Server) limits(p *policy.Policy, image string, timeout *time.Duration) (policy.Limits, error) {
 	most := s.maxTimeout(p)
 	if timeout != nil && *timeout > most {
-		return policy.Limits{}, fmt.Errorf("timeout: %v seconds, want at most %v", timeout.Seconds(), most.Seconds())
+		return policy.Limits{}, fmt.Errorf("timeout: want at most %v seconds", most.Seconds())
 	}
 	ask := policy.Ask{Timeout: timeout}
 	if s.options.MaxMemory > 0 {

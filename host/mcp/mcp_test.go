@@ -360,7 +360,7 @@ func TestRefusals(t *testing.T) {
 		"code is missing":     map[string]any{},
 		`unknown field "cmd"`: map[string]any{"code": "", "cmd": 1},
 		`there is no "gpu" here: want one of stdlib, data`: map[string]any{"code": "", "image": "gpu"},
-		"timeout: 6 seconds, want at most 5":               map[string]any{"code": "", "timeout": 6},
+		"timeout: want at most 5 seconds":                  map[string]any{"code": "", "timeout": 6},
 		"base64":                                           map[string]any{"code": "", "files": []any{map[string]any{"name": "a", "base64": "?"}}},
 	} {
 		expectRefused(t, c.call(t, args), say)
