@@ -22,6 +22,7 @@ import (
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/api/v1/agentv1connect"
 	"github.com/pybox/pybox/agent/boottime"
+	"github.com/pybox/pybox/agent/bulk"
 	"github.com/pybox/pybox/agent/shell"
 )
 
@@ -63,6 +64,8 @@ type Config struct {
 	// Boxes makes boxes, BuildProgram is what runs in the box of a build.
 	Boxes        Boxes
 	BuildProgram []byte
+	// Bulk has the connections for large files.
+	Bulk *bulk.Desk
 	// Shell is for a person who looks into the guest.
 	Shell Shell
 	Log   *slog.Logger

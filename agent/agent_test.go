@@ -17,6 +17,7 @@ import (
 
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/agent/bulk"
 )
 
 type fakeClock struct {
@@ -56,7 +57,8 @@ func newTest(t *testing.T) (*Service, *fakeClock, *bytes.Buffer) {
 		Runtimes: map[string]string{"crun": "1.21"},
 		Wall:     clock, Boot: func() time.Duration { return uptime },
 		Proc: goodProc(), Activity: new(Activity), Boxes: new(fakeBoxes), Shell: new(fakeShell),
-		Log: slog.New(slog.NewTextHandler(log, nil)),
+		Bulk: bulk.NewDesk(time.Minute),
+		Log:  slog.New(slog.NewTextHandler(log, nil)),
 	}), clock, log
 }
 

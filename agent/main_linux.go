@@ -19,6 +19,7 @@ import (
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/boottime"
 	"github.com/pybox/pybox/agent/build"
+	"github.com/pybox/pybox/agent/bulk"
 	"github.com/pybox/pybox/agent/console"
 	"github.com/pybox/pybox/agent/control"
 	"github.com/pybox/pybox/agent/initd"
@@ -68,9 +69,13 @@ func run(c *console.Console, version string, started time.Duration) error {
 	_ = os.Unsetenv(initd.StagesEnv)
 	config.stage("agent", started)
 
-	l, err := vsock.ListenContextID(unix.VMADDR_CID_ANY, api.AgentPort, nil)
+	l, err := listen(api.AgentPort, api.MaxConns)
 	if err != nil {
-		return fmt.Errorf("listen for the host on vsock port %d: %w", api.AgentPort, err)
+		return err
+	}
+	large, err := listen(api.BulkPort, api.MaxBulk)
+	if err != nil {
+		return err
 	}
 	config.stage("listening", boottime.Now())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -80,13 +85,14 @@ func run(c *console.Console, version string, started time.Duration) error {
 		return err
 	}
 	config.Boxes, config.BuildProgram = boxes, build.Program()
-	config.Shell = newShell(ctx, log)
+	config.Shell, config.Bulk = newShell(ctx, log), bulk.NewDesk(api.StallTimeout)
 	service := NewService(config)
 	server := api.NewServer(service, log)
 	handleTests(server, pid1, boxes)
 
-	failed := make(chan error, 2)
-	go func() { failed <- server.Serve(ctx, api.LimitListener(l, api.MaxConns, isHost)) }()
+	failed := make(chan error, 3)
+	go func() { failed <- server.Serve(ctx, l) }()
+	go func() { failed <- config.Bulk.Serve(ctx, large) }()
 	// The hello does not wait for what makes boxes.
 	go func() { failed <- boxes.Supervise(ctx) }()
 	select {
@@ -99,16 +105,19 @@ func run(c *console.Console, version string, started time.Duration) error {
 	}
 }
 
+// listen listens on a port for the host alone, and for so many connections at a time.
+func listen(port uint32, max int) (net.Listener, error) {
+	l, err := vsock.ListenContextID(unix.VMADDR_CID_ANY, port, nil)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the host on vsock port %d: %w", port, err)
+	}
+	return api.LimitListener(l, max, isHost), nil
+}
+
 // newShell returns the shell, which nothing listens for before it is opened.
 func newShell(ctx context.Context, log *slog.Logger) *shell.Server {
 	return shell.New(ctx, shell.Options{
-		Listen: func() (net.Listener, error) {
-			l, err := vsock.ListenContextID(unix.VMADDR_CID_ANY, api.ShellPort, nil)
-			if err != nil {
-				return nil, err
-			}
-			return api.LimitListener(l, api.MaxShells, isHost), nil
-		},
+		Listen:  func() (net.Listener, error) { return listen(api.ShellPort, api.MaxShells) },
 		Starter: &shell.Busybox{Path: busyboxPath, Parent: filepath.Join(cgroupDir, "pybox")},
 		Log:     log,
 	})

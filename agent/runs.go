@@ -14,6 +14,7 @@ import (
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/box"
+	"github.com/pybox/pybox/agent/bulk"
 	"github.com/pybox/pybox/agent/images"
 )
 
@@ -29,7 +30,10 @@ type Boxes interface {
 func (s *Service) Run(ctx context.Context, stream *connect.BidiStream[agentv1.RunRequest, agentv1.RunEvent]) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	in := receive(ctx, stream)
+	line := s.c.Bulk.Open()
+	defer line.Close()
+	defer context.AfterFunc(ctx, func() { _ = line.Close() })()
+	in := receive(ctx, stream, line)
 	first, err := in.Next(ctx)
 	if err != nil {
 		return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("no start of a run: %w", err))
@@ -99,7 +103,10 @@ func coded(err error) error {
 
 // inbox gives the parts of a stream one after the other, so that waiting for one
 // can end with a context.
-type inbox struct{ parts chan part }
+type inbox struct {
+	parts chan part
+	line  *bulk.Line
+}
 
 type part struct {
 	request *agentv1.RunRequest
@@ -108,8 +115,8 @@ type part struct {
 
 // receive reads stream in a goroutine of its own, which ends with ctx or with the
 // stream: net/http ends a body's reads when its handler returns.
-func receive(ctx context.Context, stream *connect.BidiStream[agentv1.RunRequest, agentv1.RunEvent]) *inbox {
-	in := &inbox{parts: make(chan part)}
+func receive(ctx context.Context, stream *connect.BidiStream[agentv1.RunRequest, agentv1.RunEvent], line *bulk.Line) *inbox {
+	in := &inbox{parts: make(chan part), line: line}
 	go func() {
 		// While one is with who asked for it, the next is received into the other.
 		var parts [2]api.Part
@@ -128,6 +135,9 @@ func receive(ctx context.Context, stream *connect.BidiStream[agentv1.RunRequest,
 	}()
 	return in
 }
+
+// Bulk implements box.Input.
+func (in *inbox) Bulk() *bulk.Line { return in.line }
 
 // Next implements box.Input.
 func (in *inbox) Next(ctx context.Context) (*agentv1.RunRequest, error) {

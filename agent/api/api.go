@@ -23,6 +23,12 @@ const (
 	RecordsPort = 1025
 	// ShellPort is that of a shell: SSH (RFC 4253), once OpenShell was called.
 	ShellPort = 1026
+	// BulkPort is for the bytes of large files, a connection for each run that has
+	// some: the token of the run, TokenBytes of them, and after it nothing but the
+	// bytes of the files that say so, in the order in which the run's stream names
+	// them: first those that the host sends, then those that come back. Each is as
+	// long as the stream says. Closing it cuts the file in progress.
+	BulkPort = 1027
 )
 
 // HostCID is the context id of the host, VMADDR_CID_HOST of vsock(7). The guest
@@ -45,6 +51,8 @@ const (
 	// host lets through, which learns of the end of one before the agent does and may
 	// have the next in its place already.
 	MaxShells = 6
+	// MaxBulk bounds the connections to BulkPort at a time.
+	MaxBulk = MaxStreams
 	// MaxClockBound bounds the age and the bound of a comparison of clocks that
 	// the guest's clock is set from.
 	MaxClockBound = time.Minute
@@ -87,6 +95,9 @@ const (
 	// flushTimeout bounds the wait for the bytes of the last answers after it.
 	flushTimeout = 100 * time.Millisecond
 )
+
+// TokenBytes is the size of what begins a connection to BulkPort.
+const TokenBytes = 32
 
 // KeyBytes is the size of the public keys of a shell: Ed25519 (RFC 8032, section
 // 5.1.5).

@@ -96,6 +96,8 @@ func CheckRunFile(m *agentv1.RunFile) error {
 		err = fmt.Errorf("the folder %s has bytes or is executable, as only a file can be", quoted(m.GetName()))
 	case m.GetBytes() < 0 || m.GetBytes() > MaxMemoryBytes:
 		err = fmt.Errorf("the file %s has %d bytes, want 0 to %d", quoted(m.GetName()), m.GetBytes(), int64(MaxMemoryBytes))
+	case m.GetBulk() && m.GetBytes() == 0:
+		err = fmt.Errorf("%s has no bytes that could come over a connection", quoted(m.GetName()))
 	}
 	return asRequestError(err)
 }

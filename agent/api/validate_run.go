@@ -71,6 +71,7 @@ func validateRunEvent(m *agentv1.RunEvent) error {
 		c.check("runs ahead", e.Queued.GetAhead() <= maxCount)
 	case *agentv1.RunEvent_Admitted:
 		c.check("time in the queue", isTime(e.Admitted.GetQueuedNs()))
+		c.check("token", len(e.Admitted.GetBulkToken()) == 0 || len(e.Admitted.GetBulkToken()) == TokenBytes)
 	case *agentv1.RunEvent_Stage:
 		c.stage(e.Stage)
 	case *agentv1.RunEvent_Check:
@@ -221,6 +222,7 @@ func (c *checker) leftFile(f *agentv1.LeftFile) {
 	c.check("name of a file that came back", checkFileName(f.GetName()) == nil)
 	c.check("bytes of a file that came back", f.GetBytes() >= 0 && f.GetBytes() <= MaxMemoryBytes)
 	c.check("folder that came back", !f.GetFolder() || f.GetBytes() == 0 && !f.GetExecutable())
+	c.check("way of a file that came back", !f.GetBulk() || f.GetBytes() > 0)
 }
 
 // leftReasons are the words for why something did not come back.

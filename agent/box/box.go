@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/agent/bulk"
 )
 
 // Sentinels, to be tested with errors.Is. A run that fails with an error, and not
@@ -32,7 +33,8 @@ type Status struct {
 
 // Input is what a client sends after its start. Next gives io.EOF after the last
 // part, and ends with ctx. The bytes of a file or of standard input in a part are
-// valid until the next call.
+// valid until the next call. Bulk is the connection for the bytes of large files.
 type Input interface {
 	Next(ctx context.Context) (*agentv1.RunRequest, error)
+	Bulk() *bulk.Line
 }

@@ -64,11 +64,23 @@ func (l *life) give(ctx context.Context, found *collect.Found) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, giveTimeout, errSlow)
 	defer cancel()
 	l.out.flush(ctx) // the output comes first
+	large := false
+	if l.p.bulk != nil {
+		// A client that takes nothing ends with this, and learns of a file that is cut.
+		defer l.p.bulk.Close()
+		defer context.AfterFunc(ctx, func() { _ = l.p.bulk.Close() })()
+	}
 	err := found.Send(l.giving, collect.Sink{
 		Begin: func(f *agentv1.LeftFile) error {
+			large = l.p.bulk != nil && f.GetBytes() > api.MaxDataPiece
+			f.Bulk = large
 			return l.out.hand(ctx, &agentv1.RunEvent{Event: &agentv1.RunEvent_LeftFile{LeftFile: f}})
 		},
 		Data: func(b []byte) error {
+			if large {
+				_, err := l.p.bulk.Write(b)
+				return err
+			}
 			return l.out.hand(ctx, &agentv1.RunEvent{Event: &agentv1.RunEvent_LeftData{LeftData: b}})
 		},
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/pybox/pybox/agent/admission"
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/agent/bulk"
 	"github.com/pybox/pybox/agent/cgroup"
 	"github.com/pybox/pybox/agent/collect"
 	"github.com/pybox/pybox/agent/counters"
@@ -76,6 +77,8 @@ type plan struct {
 	// may come back of it.
 	known *collect.Known
 	left  collect.Bounds
+	// bulk is for large files, in and out; nil: they come as all others.
+	bulk *bulk.Line
 	// archive is for a build, and takes what its program left, once the box is
 	// empty and before it goes.
 	archive func(ctx context.Context, work string) error
@@ -243,7 +246,11 @@ func (l *life) admit() (*admission.Grant, string, error) {
 		return nil, "", err
 	}
 	l.admitted.Store(true)
-	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: &agentv1.Admitted{QueuedNs: l.rec.QueuedNs}}})
+	admitted := &agentv1.Admitted{QueuedNs: l.rec.QueuedNs}
+	if l.p.bulk != nil {
+		admitted.BulkToken = l.p.bulk.Token()
+	}
+	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: admitted}})
 	l.stage("admitted")
 	return grant, root, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/boottime"
+	"github.com/pybox/pybox/agent/bulk"
 	"github.com/pybox/pybox/agent/collect"
 	"github.com/pybox/pybox/agent/counters"
 	"github.com/pybox/pybox/agent/engine"
@@ -274,7 +275,17 @@ func (m *Manager) Run(ctx context.Context, start *agentv1.RunStart, in Input, se
 		limits: limitsOf(start.GetLimits()), timeout: time.Duration(start.GetTimeoutNs()),
 		stdout: start.GetStdoutBytes(), stderr: start.GetStderrBytes(),
 		queueWait: time.Duration(start.GetQueueWaitNs()), input: up, known: up.known, left: left,
+		bulk: lineOf(start, in),
 	}, send)
+}
+
+// lineOf is where the large files of a run go, nil for a client that takes them as all
+// others.
+func lineOf(start *agentv1.RunStart, in Input) *bulk.Line {
+	if !start.GetBulk() {
+		return nil
+	}
+	return in.Bulk()
 }
 
 func limitsOf(l *agentv1.Limits) oci.Limits {

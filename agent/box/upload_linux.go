@@ -124,7 +124,12 @@ func (u *upload) file(ctx context.Context, c *runner.Conn, f *agentv1.RunFile) (
 		// is emulated a SHA-256 takes longer than everything else together.
 		to = append(to, digest)
 	}
-	r := &partReader{ctx: ctx, u: u, left: f.GetBytes(), hashed: io.MultiWriter(to...)}
+	hashed := io.MultiWriter(to...)
+	var r io.Reader = &partReader{ctx: ctx, u: u, left: f.GetBytes(), hashed: hashed}
+	if f.GetBulk() {
+		defer context.AfterFunc(ctx, func() { _ = u.in.Bulk().Close() })()
+		r = io.TeeReader(io.LimitReader(u.in.Bulk(), f.GetBytes()), hashed)
+	}
 	if err := c.WriteFile(ctx, f.GetName(), mode, f.GetBytes(), r); err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/agent/bulk"
 )
 
 func TestUploadHoldsFilesToTheBounds(t *testing.T) {
@@ -79,6 +80,8 @@ func (p *parts) Next(context.Context) (*agentv1.RunRequest, error) {
 	*p = (*p)[1:]
 	return next, nil
 }
+
+func (*parts) Bulk() *bulk.Line { return nil }
 
 // reused is parts whose bytes are gone once the next one is asked for.
 type reused struct {

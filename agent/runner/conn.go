@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"syscall"
 	"time"
 )
@@ -33,14 +34,17 @@ type Status struct {
 type Conn struct {
 	conn net.Conn
 	// from reads a message and tells the process that sent it.
-	from    func([]byte) (n, pid int, err error)
+	from func([]byte) (n, pid int, err error)
+	// offer sends a message with the end of a new pipe, and gives the other: the init
+	// moves the bytes of a file on from there without looking at them.
+	offer   func([]byte) (*os.File, error)
 	lost    error // why no call can be made any more
 	started chan int
 	ended   chan Status
 }
 
-func newConn(c net.Conn, from func([]byte) (n, pid int, err error)) *Conn {
-	return &Conn{conn: c, from: from, started: make(chan int, 1), ended: make(chan Status, 1)}
+func newConn(c net.Conn, from func([]byte) (n, pid int, err error), offer func([]byte) (*os.File, error)) *Conn {
+	return &Conn{conn: c, from: from, offer: offer, started: make(chan int, 1), ended: make(chan Status, 1)}
 }
 
 // WriteFile makes the file name of the working folder, with the permission bits
@@ -57,10 +61,7 @@ func (c *Conn) WriteFile(ctx context.Context, name string, mode fs.FileMode, siz
 	}
 	var answer report
 	err := c.within(ctx, func() (err error) {
-		if err = c.timed(func() error { return c.send(encodeFile(name, mode, size)) }); err != nil {
-			return err
-		}
-		if err = c.sendChunks(size, r); err != nil {
+		if err = c.sendFile(ctx, encodeFile(name, mode, size), size, r); err != nil {
 			return err
 		}
 		err = c.timed(func() (err error) {
@@ -78,18 +79,31 @@ func (c *Conn) WriteFile(ctx context.Context, name string, mode fs.FileMode, siz
 	return fileError(name, answer.errno)
 }
 
-func (c *Conn) sendChunks(size int64, r io.Reader) error {
-	b := make([]byte, 1+min(size, chunkSize))
-	b[0] = msgChunk
+// sendFile sends the message that begins a file, and its bytes through a pipe.
+func (c *Conn) sendFile(ctx context.Context, message []byte, size int64, r io.Reader) error {
+	var pipe *os.File
+	err := c.timed(func() (err error) {
+		pipe, err = c.offer(message)
+		return c.explain(err)
+	})
+	if err != nil {
+		return err
+	}
+	defer pipe.Close()
+	defer context.AfterFunc(ctx, func() { expire(pipe) })()
+	b := make([]byte, min(size, pipeBytes))
 	for left := size; left > 0; {
-		n, err := io.ReadFull(r, b[1:1+min(left, chunkSize)])
+		n, err := io.ReadFull(r, b[:min(left, pipeBytes)])
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return fmt.Errorf("%w: %d bytes fewer", ErrSize, left-int64(n))
 		}
 		if err != nil {
 			return err
 		}
-		if err := c.timed(func() error { return c.send(b[:1+n]) }); err != nil {
+		if err := timed(pipe, func() error {
+			_, err := pipe.Write(b[:n])
+			return c.explain(err)
+		}); err != nil {
 			return err
 		}
 		left -= int64(n)
@@ -191,7 +205,7 @@ func (c *Conn) within(ctx context.Context, exchange func() error) error {
 	}
 	err := ctx.Err()
 	if err == nil {
-		stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
+		stop := context.AfterFunc(ctx, func() { expire(c.conn) })
 		err = exchange()
 		if !stop() {
 			err = context.Cause(ctx)
@@ -208,8 +222,10 @@ func (c *Conn) within(ctx context.Context, exchange func() error) error {
 const stepTimeout = 30 * time.Second
 
 // timed runs one step of an exchange that waits for the init alone.
-func (c *Conn) timed(step func() error) error {
-	late := time.AfterFunc(stepTimeout, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
+func (c *Conn) timed(step func() error) error { return timed(c.conn, step) }
+
+func timed(on deadliner, step func() error) error {
+	late := time.AfterFunc(stepTimeout, func() { expire(on) })
 	err := step()
 	if !late.Stop() {
 		err = fmt.Errorf("%w: it did nothing for %v", ErrProtocol, stepTimeout)
@@ -217,9 +233,20 @@ func (c *Conn) timed(step func() error) error {
 	return err
 }
 
-// send writes one message. Where the init is gone it says why, if it still could.
+type deadliner interface{ SetDeadline(time.Time) error }
+
+// expire ends what is in progress.
+func expire(on deadliner) { _ = on.SetDeadline(time.Unix(1, 0)) }
+
+// send writes one message.
 func (c *Conn) send(b []byte) error {
 	_, err := c.conn.Write(b)
+	return c.explain(err)
+}
+
+// explain gives what the init says of an error of writing to it: where it is gone it
+// says why, if it still could.
+func (c *Conn) explain(err error) error {
 	if !isGone(err) {
 		return err
 	}

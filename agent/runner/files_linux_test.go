@@ -21,7 +21,7 @@ func TestFiles(t *testing.T) {
 	b := newBox(t, baseEnv, "main.py")
 	old := syscall.Umask(0o022)
 	defer syscall.Umask(old)
-	big := make([]byte, 3*chunkSize+17)
+	big := make([]byte, 3*pipeBytes+17)
 	_, _ = rand.Read(big)
 	deep := strings.Repeat(strings.Repeat("d", MaxNameBytes)+"/", MaxDepth-1) + strings.Repeat("f", MaxNameBytes)
 	files := []struct {
@@ -31,7 +31,7 @@ func TestFiles(t *testing.T) {
 	}{
 		{"empty", 0o644, nil},
 		{"a/b/c.bin", 0o755, big},
-		{"a/b/one chunk", 0o400, big[:chunkSize]},
+		{"a/b/one pipe", 0o400, big[:pipeBytes]},
 		{"ä €", 0o666, []byte("x")},
 		{deep, 0o600, []byte("deep")},
 	}
@@ -73,7 +73,7 @@ func TestFiles(t *testing.T) {
 func TestFileErrors(t *testing.T) {
 	b := newBox(t, baseEnv, "main.py")
 	b.write("a/file", "x")
-	data := strings.Repeat("x", 2*chunkSize)
+	data := strings.Repeat("x", 2*pipeBytes)
 	write := func(name string) error {
 		return b.conn.WriteFile(b.ctx(), name, 0o644, int64(len(data)), strings.NewReader(data))
 	}

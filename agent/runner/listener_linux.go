@@ -195,7 +195,8 @@ func (l *Listener) accept(ctx context.Context, pid int, streams []*os.File) (*Co
 	} else if err != nil {
 		return nil, err
 	}
-	c := newConn(sock, func(b []byte) (int, int, error) { return readFrom(sock, b) })
+	c := newConn(sock, func(b []byte) (int, int, error) { return readFrom(sock, b) },
+		func(b []byte) (*os.File, error) { return offer(sock, b) })
 	return c, c.within(ctx, func() error {
 		if err := checkPeer(sock, pid); err != nil {
 			return err
@@ -209,6 +210,30 @@ func (l *Listener) accept(ctx context.Context, pid int, streams []*os.File) (*Co
 		_, err := c.expect(msgReady)
 		return err
 	})
+}
+
+// offer sends a message with the end of a new pipe that is read from, and gives the
+// other.
+func offer(sock *net.UnixConn, message []byte) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	_, err = withFD(w, func(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeBytes) })
+	if err == nil {
+		_, err = withFD(r, func(fd int) (struct{}, error) {
+			err := unix.SetNonblock(fd, false)
+			if err == nil {
+				_, _, err = sock.WriteMsgUnix(message, unix.UnixRights(fd), nil)
+			}
+			return struct{}{}, err
+		})
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
 }
 
 // nameSenders makes the kernel say who sends each message: see readFrom.

@@ -17,8 +17,8 @@ import (
 //	agent to init
 //	  I                             with the descriptors for 0, 1, 2 (SCM_RIGHTS)
 //	  D path                        make this folder; answered by A
-//	  F mode(2) size(8) path        make this file; answered by A after its chunks
-//	  C bytes                       a chunk of the file, at most chunkSize
+//	  F mode(2) size(8) path        make this file of so many bytes, which come out of
+//	                                the pipe whose descriptor is with it; answered by A
 //	  G                             go
 //	init to agent
 //	  R version(1)                  streams taken, ready
@@ -31,7 +31,6 @@ const (
 	msgStreams = 'I'
 	msgFolder  = 'D'
 	msgFile    = 'F'
-	msgChunk   = 'C'
 	msgGo      = 'G'
 
 	msgReady      = 'R'
@@ -43,9 +42,9 @@ const (
 )
 
 const (
-	protocolVersion = 1
-	// chunkSize bounds what one packet carries of a file.
-	chunkSize = 64 << 10
+	protocolVersion = 2
+	// pipeBytes is what a pipe holds, and how much of a file is written at a time.
+	pipeBytes = 256 << 10
 	// maxReport is the longest message of the init, a B.
 	maxReport = 512
 	// maxErrno is MAX_ERRNO of Linux.

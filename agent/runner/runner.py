@@ -9,7 +9,8 @@ modules, finders = set(sys.modules), set(sys.path_importer_cache)
 FOLDER = __file__.rpartition("/")[0]
 WORK = FOLDER.rpartition("/")[0]
 BROKEN = 70  # EX_SOFTWARE of sysexits.h: no program was started
-CHUNK = 1 << 16
+CHUNK = 1 << 18
+MESSAGE = 1 << 14  # more than the longest of the agent
 SEEDS = "/usr/share/pybox/tmp"  # layout.Seeds of the image builder
 MAX_SEED = 1 << 20
 PAGE = 1 << 12
@@ -25,7 +26,7 @@ def main(sock):
     except Exception:
         pass  # the image has none, or there is no room: no program needs them
     restore()
-    sock.send(b"R\x01")
+    sock.send(b"R\x02")
     serve(sock)
     # As init this process is to ignore what Python would turn into an exception.
     interrupt = _signal.getsignal(_signal.SIGINT)
@@ -46,12 +47,19 @@ def number(n):
     return n.to_bytes(4, "little")
 
 
+def receive(sock, most, fds):
+    """Receives a message, and descriptors that are with it."""
+    space = _socket.CMSG_SPACE(4 * fds)
+    message, control, _, _ = sock.recvmsg(most, space, _socket.MSG_CMSG_CLOEXEC)
+    return message, memoryview(control[0][2]).cast("i") if control else ()
+
+
 def take_streams(sock):
     """Puts the descriptors of the first message, and streams on them, in place."""
-    kind, control, _, _ = sock.recvmsg(1, _socket.CMSG_SPACE(12), _socket.MSG_CMSG_CLOEXEC)
-    if kind != b"I" or len(control) != 1:
+    message, fds = receive(sock, 1, 3)
+    if message != b"I" or len(fds) != 3:
         raise OSError("no descriptors came")
-    for fd, came in enumerate(memoryview(control[0][2]).cast("i")):
+    for fd, came in enumerate(fds):
         posix.dup2(came, fd)
         posix.close(came)
     sys.stdin = sys.__stdin__ = stream(sys.stdin, 0, "<stdin>", "r")
@@ -122,20 +130,20 @@ def forget_bytecode(path):
 
 def serve(sock):
     """Makes files and folders until the agent says go."""
-    buf = memoryview(bytearray(1 + CHUNK))
     while True:
-        n = sock.recv_into(buf)
-        kind = bytes(buf[:1])
+        message, fds = receive(sock, MESSAGE, 1)
+        kind = message[:1]
         if kind == b"G":
             return
         if kind == b"D":
-            done, errno = 0, make_folders(bytes(buf[1:n]))
+            done, errno = 0, make_folders(message[1:])
         elif kind == b"F":
-            mode = int.from_bytes(buf[1:3], "little")
-            size = int.from_bytes(buf[3:11], "little")
-            done, errno = make_file(sock, buf, bytes(buf[11:n]), mode, size)
+            mode = int.from_bytes(message[1:3], "little")
+            size = int.from_bytes(message[3:11], "little")
+            done, errno = make_file(fds[0], message[11:], mode, size)
+            posix.close(fds[0])
         else:
-            raise OSError("the agent went away" if n == 0 else "unknown message")
+            raise OSError("unknown message" if message else "the agent went away")
         sock.send(b"A" + number(errno) + done.to_bytes(8, "little"))
 
 
@@ -154,8 +162,9 @@ def make_folders(path):
     return 0
 
 
-def make_file(sock, buf, path, mode, size):
-    """Takes all chunks of a file even where it cannot be written."""
+def make_file(source, path, mode, size):
+    """Takes all bytes of a file even where it cannot be written."""
+    splice = getattr(posix, "splice", None)  # since Python 3.10
     fd, done, errno = -1, 0, 0
     parent = path.rpartition(b"/")[0]
     if parent:
@@ -168,17 +177,25 @@ def make_file(sock, buf, path, mode, size):
     except OSError as error:
         errno = error.errno
     while size > 0:
-        n = sock.recv_into(buf)
-        if bytes(buf[:1]) != b"C" or not 1 < n <= size + 1:
-            raise OSError("not a chunk of the file")
-        size -= n - 1
-        at = 1
-        try:
-            while at < n and not errno:
-                at += posix.write(fd, buf[at:n])
-        except OSError as error:
-            errno = error.errno
-        done += at - 1
+        most, at = min(size, CHUNK), 0
+        if splice and not errno:
+            try:
+                n = at = splice(source, fd, most)
+            except OSError as error:
+                errno = error.errno  # and nothing was taken
+                continue
+        else:
+            data = posix.read(source, most)
+            n = len(data)
+            try:
+                while at < n and not errno:
+                    at += posix.write(fd, data[at:])
+            except OSError as error:
+                errno = error.errno
+        if n == 0:
+            raise OSError("the agent went away")
+        done += at
+        size -= n
     try:
         if fd >= 0:
             posix.close(fd)

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"time"
 
 	"connectrpc.com/connect"
@@ -90,6 +91,8 @@ type Guest interface {
 	Run(ctx context.Context) *connect.BidiStreamForClient[agentv1.RunRequest, agentv1.RunEvent]
 	CancelRun(context.Context, *connect.Request[agentv1.CancelRunRequest]) (*connect.Response[agentv1.CancelRunResponse], error)
 	Status(context.Context, *connect.Request[agentv1.StatusRequest]) (*connect.Response[agentv1.StatusResponse], error)
+	// Bulk connects to the agent's port for the bytes of large files, bounded by ctx.
+	Bulk(ctx context.Context) (net.Conn, error)
 	// Records gives what PID 1 has recorded, bounded by ctx. It may be an
 	// earlier reading once that has the end of the agent, which is the last
 	// thing that PID 1 has to say.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 
 	"github.com/pybox/pybox/agent/api"
@@ -77,6 +78,11 @@ func (g *Machine) Records(ctx context.Context) (*api.Records, error) {
 		g.last = r
 	}
 	return r, nil
+}
+
+// Bulk implements Guest.
+func (g *Machine) Bulk(ctx context.Context) (net.Conn, error) {
+	return g.machine.Dial(ctx, api.BulkPort)
 }
 
 func (g *Machine) read(ctx context.Context) (*api.Records, error) {

@@ -37,6 +37,7 @@ type order struct {
 	exited  *agentv1.Exited
 	record  *agentv1.RunRecord
 	cleanup *agentv1.Cleanup
+	bulk    bool // there is a connection for large files
 	sampled int64
 	streams [3]sum // by number; 0 is not used
 	left    returning
@@ -65,7 +66,8 @@ func (o *order) next(m *agentv1.RunEvent) error {
 		o.counts.queued++
 		ok = o.phase == queued && o.counts.queued <= maxQueued
 	case *agentv1.RunEvent_Admitted:
-		ok = o.enter(making, o.phase == queued)
+		o.bulk = len(e.Admitted.GetBulkToken()) > 0
+		ok = o.enter(making, o.phase == queued) && (o.start.GetBulk() || !o.bulk)
 	case *agentv1.RunEvent_Stage:
 		o.counts.stages++
 		ok = o.phase >= making && o.phase < ended && o.counts.stages <= api.MaxRunStages
@@ -86,6 +88,9 @@ func (o *order) next(m *agentv1.RunEvent) error {
 		o.exited = e.Exited
 	case *agentv1.RunEvent_LeftFile:
 		if o.phase == ending {
+			if e.LeftFile.GetBulk() && !o.bulk {
+				return broken("a file over a connection that there is not")
+			}
 			return o.left.file(o.start, e.LeftFile)
 		}
 	case *agentv1.RunEvent_LeftData:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
@@ -56,6 +57,7 @@ type run struct {
 
 	order  *order
 	sender *sender
+	line   *line
 	shelf  *shelf
 	events func(*agentv1.RunEvent)
 	watch  watch
@@ -86,6 +88,8 @@ type received struct {
 }
 
 func begin(ctx context.Context, g Guest, request Request, events func(*agentv1.RunEvent), o Options) *run {
+	request.Start = proto.CloneOf(request.Start)
+	request.Start.Bulk = true
 	o.Silence = cmp.Or(o.Silence, DefaultSilence)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -105,8 +109,9 @@ func begin(ctx context.Context, g Guest, request Request, events func(*agentv1.R
 	}
 	// The end of ctx asks for a cancellation, which needs the stream.
 	r.streamCtx, r.cut = context.WithCancel(context.WithoutCancel(ctx))
+	r.line = newLine(r.streamCtx, g)
 	st := g.Run(r.streamCtx)
-	r.sender = newSender(st, request)
+	r.sender = newSender(st, r.line, request)
 	var sendCtx context.Context
 	sendCtx, r.stopSend = context.WithCancel(r.streamCtx)
 	go func() { r.sent <- r.sender.run(sendCtx) }()
@@ -119,14 +124,22 @@ func begin(ctx context.Context, g Guest, request Request, events func(*agentv1.R
 func (r *run) receive(st *stream) {
 	for {
 		m, err := st.Receive()
-		select {
-		case r.received <- received{m, err}:
-		case <-r.nobody:
+		if !r.pass(received{m, err}) || err != nil {
 			return
 		}
-		if err != nil {
+		if f := m.GetLeftFile(); f.GetBulk() && !r.line.file(f.GetBytes(), func(m *agentv1.RunEvent) bool { return r.pass(received{event: m}) }) {
 			return
 		}
+	}
+}
+
+// pass passes one of them on, and tells whether somebody took it.
+func (r *run) pass(m received) bool {
+	select {
+	case r.received <- m:
+		return true
+	case <-r.nobody:
+		return false
 	}
 }
 
@@ -191,6 +204,7 @@ func (r *run) event(m *agentv1.RunEvent) {
 		r.putOff(now)
 	case *agentv1.RunEvent_Admitted:
 		r.result.Times.Admitted = now
+		r.line.allow(e.Admitted.GetBulkToken())
 		close(r.sender.admitted)
 	case *agentv1.RunEvent_Started:
 		r.result.Times.Started = now

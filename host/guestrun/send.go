@@ -30,6 +30,7 @@ const maxEmptyReads = 100
 // content for its reader.
 type sender struct {
 	stream  *stream
+	line    *line
 	request Request
 	// admitted is closed when the files may be sent.
 	admitted chan struct{}
@@ -45,9 +46,9 @@ type sender struct {
 	local  bool // a file's reader is waited for
 }
 
-func newSender(st *stream, r Request) *sender {
+func newSender(st *stream, l *line, r Request) *sender {
 	return &sender{
-		stream: st, request: r,
+		stream: st, line: l, request: r,
 		admitted: make(chan struct{}), moved: make(chan struct{}, 1), slow: make(chan error, 1),
 	}
 }
@@ -83,21 +84,45 @@ func (s *sender) send(m *agentv1.RunRequest) error {
 	if err := s.stream.Send(m); err != nil {
 		return err
 	}
+	s.sign()
+	return nil
+}
+
+// sign tells that the guest took something.
+func (s *sender) sign() {
 	select {
 	case s.moved <- struct{}{}:
 	default: // there is one
 	}
+}
+
+// data gives a piece of a file to the guest, as send does.
+func (s *sender) data(f *agentv1.RunFile, b []byte) error {
+	if !f.GetBulk() {
+		return s.send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Data{Data: b}})
+	}
+	if _, err := s.line.Write(b); err != nil {
+		return err
+	}
+	s.sign()
 	return nil
 }
 
 // file sends one file, which must have exactly the size that it says.
 func (s *sender) file(ctx context.Context, f File) error {
-	if err := s.send(&agentv1.RunRequest{Part: &agentv1.RunRequest_File{File: f.message()}}); err != nil {
+	m := f.message()
+	m.Bulk = !f.Folder && s.line.takes(f.Bytes)
+	if err := s.send(&agentv1.RunRequest{Part: &agentv1.RunRequest_File{File: m}}); err != nil {
 		return err
 	}
 	if f.Folder {
 		s.note(Input{Name: f.Name, Folder: true})
 		return nil
+	}
+	if m.GetBulk() {
+		if _, err := s.line.open(); err != nil && !s.line.dead(err) {
+			return fileError(f, err)
+		}
 	}
 	content, err := s.open(f)
 	if err != nil {
@@ -119,7 +144,7 @@ func (s *sender) file(ctx context.Context, f File) error {
 		}
 		sum.Write(buf[:n])
 		if n > 0 {
-			if err := s.send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Data{Data: buf[:n]}}); err != nil {
+			if err := s.data(m, buf[:n]); err != nil {
 				return err
 			}
 		}

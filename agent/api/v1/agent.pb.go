@@ -831,7 +831,9 @@ type RunStart struct {
 	Files      int64 `protobuf:"varint,11,opt,name=files,proto3" json:"files,omitempty"`
 	FilesBytes int64 `protobuf:"varint,12,opt,name=files_bytes,json=filesBytes,proto3" json:"files_bytes,omitempty"`
 	// Whether files come back at all. If not, what the program left is only listed.
-	Collect       bool `protobuf:"varint,13,opt,name=collect,proto3" json:"collect,omitempty"`
+	Collect bool `protobuf:"varint,13,opt,name=collect,proto3" json:"collect,omitempty"`
+	// Whether the client can connect to BulkPort.
+	Bulk          bool `protobuf:"varint,14,opt,name=bulk,proto3" json:"bulk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -957,6 +959,13 @@ func (x *RunStart) GetCollect() bool {
 	return false
 }
 
+func (x *RunStart) GetBulk() bool {
+	if x != nil {
+		return x.Bulk
+	}
+	return false
+}
+
 // Limits of a box; see package agent/oci.
 type Limits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1043,7 +1052,10 @@ type RunFile struct {
 	// Whether its owner may execute it.
 	Executable bool `protobuf:"varint,3,opt,name=executable,proto3" json:"executable,omitempty"`
 	// A folder: no data follows.
-	Folder        bool `protobuf:"varint,4,opt,name=folder,proto3" json:"folder,omitempty"`
+	Folder bool `protobuf:"varint,4,opt,name=folder,proto3" json:"folder,omitempty"`
+	// Its bytes come over the run's connection to BulkPort, and not as data. Only
+	// where "admitted" had a token for that.
+	Bulk          bool `protobuf:"varint,5,opt,name=bulk,proto3" json:"bulk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1102,6 +1114,13 @@ func (x *RunFile) GetExecutable() bool {
 func (x *RunFile) GetFolder() bool {
 	if x != nil {
 		return x.Folder
+	}
+	return false
+}
+
+func (x *RunFile) GetBulk() bool {
+	if x != nil {
+		return x.Bulk
 	}
 	return false
 }
@@ -1407,7 +1426,10 @@ type LeftFile struct {
 	// Whether its owner may execute it.
 	Executable bool `protobuf:"varint,3,opt,name=executable,proto3" json:"executable,omitempty"`
 	// A folder: no data follows.
-	Folder        bool `protobuf:"varint,4,opt,name=folder,proto3" json:"folder,omitempty"`
+	Folder bool `protobuf:"varint,4,opt,name=folder,proto3" json:"folder,omitempty"`
+	// Its bytes come over the run's connection to BulkPort, and not as left_data. Only
+	// where the start of the run allows that.
+	Bulk          bool `protobuf:"varint,5,opt,name=bulk,proto3" json:"bulk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1466,6 +1488,13 @@ func (x *LeftFile) GetExecutable() bool {
 func (x *LeftFile) GetFolder() bool {
 	if x != nil {
 		return x.Folder
+	}
+	return false
+}
+
+func (x *LeftFile) GetBulk() bool {
+	if x != nil {
+		return x.Bulk
 	}
 	return false
 }
@@ -1723,7 +1752,10 @@ func (x *Queued) GetAhead() uint32 {
 type Admitted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait for room, and for nothing else.
-	QueuedNs      int64 `protobuf:"varint,1,opt,name=queued_ns,json=queuedNs,proto3" json:"queued_ns,omitempty"`
+	QueuedNs int64 `protobuf:"varint,1,opt,name=queued_ns,json=queuedNs,proto3" json:"queued_ns,omitempty"`
+	// What begins the run's connection to BulkPort, if the client makes one: 32 bytes
+	// that are good for one connection. Missing unless the start asked for it.
+	BulkToken     []byte `protobuf:"bytes,2,opt,name=bulk_token,json=bulkToken,proto3" json:"bulk_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1763,6 +1795,13 @@ func (x *Admitted) GetQueuedNs() int64 {
 		return x.QueuedNs
 	}
 	return 0
+}
+
+func (x *Admitted) GetBulkToken() []byte {
+	if x != nil {
+		return x.BulkToken
+	}
+	return nil
 }
 
 // Check is one setting of the made box against the policy.
@@ -3437,7 +3476,7 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x03 \x01(\fH\x00R\x04data\x12'\n" +
 	"\x02go\x18\x04 \x01(\v2\x15.pybox.agent.v1.RunGoH\x00R\x02go\x12\x16\n" +
 	"\x05stdin\x18\x05 \x01(\fH\x00R\x05stdinB\x06\n" +
-	"\x04part\"\xfa\x02\n" +
+	"\x04part\"\x8e\x03\n" +
 	"\bRunStart\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -3454,7 +3493,8 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x05files\x18\v \x01(\x03R\x05files\x12\x1f\n" +
 	"\vfiles_bytes\x18\f \x01(\x03R\n" +
 	"filesBytes\x12\x18\n" +
-	"\acollect\x18\r \x01(\bR\acollect\"\x9a\x01\n" +
+	"\acollect\x18\r \x01(\bR\acollect\x12\x12\n" +
+	"\x04bulk\x18\x0e \x01(\bR\x04bulk\"\x9a\x01\n" +
 	"\x06Limits\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x03R\vmemoryBytes\x12\x12\n" +
 	"\x04pids\x18\x02 \x01(\x03R\x04pids\x12\x1b\n" +
@@ -3462,14 +3502,15 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"work_bytes\x18\x04 \x01(\x03R\tworkBytes\x12\x1d\n" +
 	"\n" +
-	"work_files\x18\x05 \x01(\x03R\tworkFiles\"k\n" +
+	"work_files\x18\x05 \x01(\x03R\tworkFiles\"\x7f\n" +
 	"\aRunFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1e\n" +
 	"\n" +
 	"executable\x18\x03 \x01(\bR\n" +
 	"executable\x12\x16\n" +
-	"\x06folder\x18\x04 \x01(\bR\x06folder\"\x1d\n" +
+	"\x06folder\x18\x04 \x01(\bR\x06folder\x12\x12\n" +
+	"\x04bulk\x18\x05 \x01(\bR\x04bulk\"\x1d\n" +
 	"\x05RunGo\x12\x14\n" +
 	"\x05stdin\x18\x01 \x01(\bR\x05stdin\"\xe8\x04\n" +
 	"\bRunEvent\x120\n" +
@@ -3486,14 +3527,15 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	" \x01(\v2\x17.pybox.agent.v1.CleanupH\x00R\acleanup\x127\n" +
 	"\tleft_file\x18\v \x01(\v2\x18.pybox.agent.v1.LeftFileH\x00R\bleftFile\x12\x1d\n" +
 	"\tleft_data\x18\f \x01(\fH\x00R\bleftDataB\a\n" +
-	"\x05event\"l\n" +
+	"\x05event\"\x80\x01\n" +
 	"\bLeftFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1e\n" +
 	"\n" +
 	"executable\x18\x03 \x01(\bR\n" +
 	"executable\x12\x16\n" +
-	"\x06folder\x18\x04 \x01(\bR\x06folder\"\xbe\x01\n" +
+	"\x06folder\x18\x04 \x01(\bR\x06folder\x12\x12\n" +
+	"\x04bulk\x18\x05 \x01(\bR\x04bulk\"\xbe\x01\n" +
 	"\x04Left\x12.\n" +
 	"\x05files\x18\x01 \x03(\v2\x18.pybox.agent.v1.LeftFileR\x05files\x123\n" +
 	"\x06others\x18\x02 \x03(\v2\x1b.pybox.agent.v1.NotReturnedR\x06others\x125\n" +
@@ -3508,9 +3550,11 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\"\x1e\n" +
 	"\x06Queued\x12\x14\n" +
-	"\x05ahead\x18\x01 \x01(\rR\x05ahead\"'\n" +
+	"\x05ahead\x18\x01 \x01(\rR\x05ahead\"F\n" +
 	"\bAdmitted\x12\x1b\n" +
-	"\tqueued_ns\x18\x01 \x01(\x03R\bqueuedNs\"\x91\x01\n" +
+	"\tqueued_ns\x18\x01 \x01(\x03R\bqueuedNs\x12\x1d\n" +
+	"\n" +
+	"bulk_token\x18\x02 \x01(\fR\tbulkToken\"\x91\x01\n" +
 	"\x05Check\x12\x18\n" +
 	"\asetting\x18\x01 \x01(\tR\asetting\x12\x1a\n" +
 	"\bexpected\x18\x02 \x01(\tR\bexpected\x12\x14\n" +

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -21,6 +22,7 @@ import (
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/api/v1/agentv1connect"
+	"github.com/pybox/pybox/agent/bulk"
 	"github.com/pybox/pybox/vm"
 )
 
@@ -49,10 +51,12 @@ type Guest struct {
 	StaysUp bool
 
 	t    testing.TB
-	link net.Conn // the guest's end of the connection
+	desk *bulk.Desk
+	bulk *pipeListener // of the port for large files
 	gone chan struct{}
 
 	mu      sync.Mutex
+	links   []net.Conn // the guest's ends of all connections
 	ended   bool
 	end     error
 	kills   []string
@@ -62,13 +66,16 @@ type Guest struct {
 // New boots a guest, in the bubble of t if t is in one. Its PID 1 has nothing to
 // tell.
 func New(t testing.TB, play func(*Script)) *Guest {
-	g := &Guest{t: t, Play: play, PID1: Alive, gone: make(chan struct{}), scripts: map[string]*Script{}}
 	host, guest := net.Pipe()
-	g.link = guest
+	g := &Guest{
+		t: t, Play: play, PID1: Alive, gone: make(chan struct{}), scripts: map[string]*Script{},
+		desk: bulk.NewDesk(api.StallTimeout), bulk: newPipeListener(), links: []net.Conn{guest},
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
+	served := make(chan error, 2)
 	server := api.NewServer(agent{Guest: g}, slog.New(slog.DiscardHandler))
 	go func() { served <- server.Serve(ctx, newPipeListener(guest)) }()
+	go func() { served <- g.desk.Serve(ctx, g.bulk) }()
 	client, err := api.NewClient(t.Context(), host)
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +84,7 @@ func New(t testing.TB, play func(*Script)) *Guest {
 	t.Cleanup(func() {
 		_ = client.Close()
 		cancel()
-		if err := <-served; err != nil {
+		if err := errors.Join(<-served, <-served); err != nil {
 			t.Errorf("the guest's server: %v", err)
 		}
 	})
@@ -122,6 +129,24 @@ func (g *Guest) Records(ctx context.Context) (*api.Records, error) {
 	return r, r.Validate()
 }
 
+// Bulk implements guestrun.Guest.
+func (g *Guest) Bulk(ctx context.Context) (net.Conn, error) {
+	host, guest := net.Pipe()
+	g.mu.Lock()
+	ended := g.ended
+	g.links = append(g.links, guest)
+	g.mu.Unlock()
+	if ended {
+		return nil, vm.ErrEnded
+	}
+	select {
+	case g.bulk.conns <- guest:
+		return host, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // Wait implements guestrun.Guest.
 func (g *Guest) Wait(ctx context.Context) error {
 	select {
@@ -153,10 +178,18 @@ func (g *Guest) Killed() []string {
 	return slices.Clone(g.kills)
 }
 
-// Cut cuts the connection.
-func (g *Guest) Cut() error { return g.link.Close() }
+// Cut cuts all connections.
+func (g *Guest) Cut() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for _, c := range g.links {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
 
-// Die cuts the connection, and ends the machine with err. The first end counts.
+// Die cuts all connections, and ends the machine with err. The first end counts.
 func (g *Guest) Die(err error) {
 	_ = g.Cut()
 	g.mu.Lock()
@@ -183,7 +216,10 @@ func (a agent) Run(ctx context.Context, stream *connect.BidiStream[agentv1.RunRe
 	}
 	s := &Script{
 		T: a.t, Ctx: ctx, Start: m.GetStart(), Got: map[string][]byte{}, Guest: a.Guest, Cancelled: make(chan struct{}), stream: stream,
+		line: a.desk.Open(),
 	}
+	defer s.line.Close()
+	defer context.AfterFunc(ctx, func() { s.line.Close() })()
 	if s.Start == nil {
 		a.t.Errorf("a run starts with %v", m)
 	}
@@ -243,6 +279,7 @@ type Script struct {
 	// Cancelled is closed when the run is cancelled.
 	Cancelled chan struct{}
 
+	line   *bulk.Line
 	left   []*agentv1.LeftFile
 	stream *connect.BidiStream[agentv1.RunRequest, agentv1.RunEvent]
 	sent   [3][]byte
@@ -267,7 +304,11 @@ func (s *Script) Send(e *agentv1.RunEvent) {
 
 // Admit says that there is room.
 func (s *Script) Admit() *Script {
-	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: &agentv1.Admitted{}}})
+	m := &agentv1.Admitted{}
+	if s.Start.GetBulk() {
+		m.BulkToken = s.line.Token()
+	}
+	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: m}})
 	s.Stage("admitted")
 	return s
 }
@@ -285,6 +326,13 @@ func (s *Script) Upload() bool {
 		case *agentv1.RunRequest_File:
 			name = p.File.GetName()
 			s.Got[name] = []byte{}
+			if !p.File.GetBulk() {
+				break
+			}
+			b, err := io.ReadAll(io.LimitReader(s.line, p.File.GetBytes()))
+			if s.Got[name] = b; err != nil {
+				return false
+			}
 		case *agentv1.RunRequest_Data:
 			s.Got[name] = append(s.Got[name], p.Data...)
 		case *agentv1.RunRequest_Go:
@@ -328,14 +376,19 @@ func (s *Script) Leave(name string, content []byte) {
 }
 
 // LeaveFile is the beginning of a file, or a folder, that the program left; LeaveData is
-// a piece of the last one.
+// a piece of the last one. Large files go as an agent sends them.
 func (s *Script) LeaveFile(f *agentv1.LeftFile) {
+	f.Bulk = s.Start.GetBulk() && f.GetBytes() > api.MaxDataPiece
 	s.left = append(s.left, f)
 	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_LeftFile{LeftFile: f}})
 }
 
 // LeaveData sends a piece of the last file.
 func (s *Script) LeaveData(b []byte) {
+	if n := len(s.left); n > 0 && s.left[n-1].GetBulk() {
+		_, _ = s.line.Write(b) // the host may have gone
+		return
+	}
 	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_LeftData{LeftData: b}})
 }
 
@@ -364,6 +417,7 @@ func (s *Script) Record(e *agentv1.Ending, x *agentv1.Exit, started bool) *agent
 
 // Finish sends the record.
 func (s *Script) Finish(r *agentv1.RunRecord) {
+	s.line.Close()
 	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Record{Record: r}})
 }
 
@@ -410,16 +464,18 @@ func Removed() *agentv1.Cleanup {
 	return c
 }
 
-// pipeListener gives one connection.
+// pipeListener gives the connections that are put into it.
 type pipeListener struct {
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
 }
 
-func newPipeListener(c net.Conn) *pipeListener {
+func newPipeListener(c ...net.Conn) *pipeListener {
 	l := &pipeListener{conns: make(chan net.Conn, 1), done: make(chan struct{})}
-	l.conns <- c
+	for _, c := range c {
+		l.conns <- c
+	}
 	return l
 }
 

@@ -76,7 +76,10 @@ type AgentServiceClient interface {
 	// start; after the agent's "admitted" the files, the program among them, each
 	// a file and its data; one go; then standard input, if the go announced it.
 	// Once the program has ended, and no process of it is left, its files come back,
-	// each a left_file and its left_data; all of the output has come before. The
+	// each a left_file and its left_data; all of the output has come before. Of a
+	// file that says "bulk", either way, the bytes are no parts of the stream: they
+	// go over the run's own connection to BulkPort (see package api), as they are.
+	// The
 	// agent's last event is the record, or, where the removal of the box could
 	// not be confirmed in time, a cleanup that completes it. Ending the stream
 	// early kills the box, and so does taking nothing of it for a minute while
@@ -229,7 +232,10 @@ type AgentServiceHandler interface {
 	// start; after the agent's "admitted" the files, the program among them, each
 	// a file and its data; one go; then standard input, if the go announced it.
 	// Once the program has ended, and no process of it is left, its files come back,
-	// each a left_file and its left_data; all of the output has come before. The
+	// each a left_file and its left_data; all of the output has come before. Of a
+	// file that says "bulk", either way, the bytes are no parts of the stream: they
+	// go over the run's own connection to BulkPort (see package api), as they are.
+	// The
 	// agent's last event is the record, or, where the removal of the box could
 	// not be confirmed in time, a cleanup that completes it. Ending the stream
 	// early kills the box, and so does taking nothing of it for a minute while
