@@ -181,6 +181,25 @@ var suite = map[string]string{
 	"prompts-get-embedded-resource": "no prompts", "prompts-get-with-image": "no prompts",
 }
 
+// TestConformanceTable: the page tells of each scenario what the tests do with it.
+func TestConformanceTable(t *testing.T) {
+	page, err := os.ReadFile("../../docs/mcp.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := map[string]string{asItIs: "passed |", byAlias: "passed, by name"}
+	for name, how := range suite {
+		want := words[how]
+		if want == "" {
+			want = "not apply: " + how
+		}
+		row := regexp.MustCompile("(?m)^\\|.*`" + name + "`.*$").Find(page)
+		if !strings.Contains(string(row), want) {
+			t.Errorf("docs/mcp.md says %q of %s, want %q", row, name, want)
+		}
+	}
+}
+
 // TestE2EConformance runs every scenario of the protocol's own suite that applies.
 func TestE2EConformance(t *testing.T) {
 	dir := clients(t)
