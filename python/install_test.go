@@ -27,7 +27,11 @@ type venv struct {
 
 func newVenv(t *testing.T, python string) venv {
 	t.Helper()
-	v := venv{t, filepath.Join(t.TempDir(), "venv")}
+	folder, err := filepath.EvalSymlinks(t.TempDir()) // macOS has its temporary folders behind a link
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := venv{t, filepath.Join(folder, "venv")}
 	run(t, nil, python, "-m", "venv", v.folder) // scripts/deps test installs it where it is missing
 	return v
 }

@@ -71,6 +71,10 @@ BUILD = 3600
 Settings = Optional[Mapping[str, Any]]
 
 
+# What a signature has in it that lets a program start virtual machines on macOS.
+_ENTITLEMENT = b"<key>com.apple.security.virtualization</key>"
+
+
 class BuildError(Exception):
     """Why there is no wheel, and what to do."""
 
@@ -141,7 +145,7 @@ def _sdist() -> Iterator[Tuple[str, bytes, bool]]:
 def _below(folders: Tuple[str, ...]) -> Iterator[str]:
     for folder in folders:
         for parent, below, names in os.walk(ROOT / folder):
-            below[:] = [name for name in below if not name.startswith(".") and name != "__pycache__"]
+            below[:] = [name for name in below if not name.startswith(".") and name not in ("__pycache__", "node_modules")]
             for name in names:
                 path = (Path(parent) / name).relative_to(ROOT)
                 if name.startswith(".") and name != ".gitignore" or path.suffix in (".pyc", ".test", ".prof"):
@@ -248,7 +252,8 @@ def _binary() -> Optional[bytes]:
         data = path.read_bytes()
     except OSError as e:
         raise BuildError(f"there is no pybox at {path}: {e}") from e
-    platform_tags(data)  # it is a program
+    if platform_tags(data)[0].startswith("macosx") and _ENTITLEMENT not in data:
+        raise BuildError(f"{path} is not signed to start virtual machines: on a Mac, 'scripts/sign {path}' signs it")
     _check_version(path)
     return data
 

@@ -18,6 +18,9 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Callable, Dict, List, Optional
 from unittest import mock
 
+# A pybox whose every command succeeds and does nothing.
+TRUE = shutil.which("true") or "/bin/true"
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 with open(os.path.join(HERE, "receipt.json"), encoding="utf-8") as _file:

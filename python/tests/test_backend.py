@@ -4,7 +4,9 @@ install real ones with pip."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import io
 import os
 import pathlib
 import shutil
@@ -31,8 +33,8 @@ def elf(machine: int = 62, *segments: int) -> bytes:
     return head + b"".join(struct.pack("<I", s) + bytes(52) for s in segments) + b"code"
 
 
-def macho(cpu: int) -> bytes:
-    return b"\xcf\xfa\xed\xfe" + struct.pack("<I", cpu) + bytes(64)
+def macho(cpu: int, signature: bytes = b"<key>com.apple.security.virtualization</key><true/>") -> bytes:
+    return b"\xcf\xfa\xed\xfe" + struct.pack("<I", cpu) + bytes(64) + signature
 
 
 class Case(unittest.TestCase):
@@ -42,6 +44,9 @@ class Case(unittest.TestCase):
         self.binary = self.folder / "binary"
         self.binary.write_bytes(macho(0x0100000C))  # which no machine of ours can be asked about
         self.env(PYBOX_BINARY=str(self.binary), PYBOX_VERSION="", SOURCE_DATE_EPOCH="")
+        quiet = contextlib.redirect_stderr(io.StringIO())  # it says what it could not ask
+        quiet.__enter__()
+        self.addCleanup(quiet.__exit__, None, None, None)
 
     def env(self, **env: str) -> None:
         change = mock.patch.dict(os.environ, env)
@@ -116,6 +121,11 @@ class TestWheel(Case):
                 self.wheel()
         self.env(PYBOX_BINARY=str(self.folder / "missing"))
         with self.assertRaisesRegex(backend.BuildError, "there is no pybox at"):
+            self.wheel()
+
+    def test_no_signature(self) -> None:
+        self.binary.write_bytes(macho(0x0100000C, b""))
+        with self.assertRaisesRegex(backend.BuildError, "scripts/sign"):
             self.wheel()
 
     def test_another_version(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Dict, List
 from unittest import mock
 
 import pybox
-from fake import Answer, Case, left, output, prints, receipt
+from fake import TRUE, Answer, Case, left, output, prints, receipt
 from pybox import BadAnswer, DaemonLost, _run, run_container
 
 
@@ -51,7 +51,7 @@ class TestHostile(Case):
             self.fake.run = lambda _, answer: answer.whole(status, body, media)
             self.fake.requests.clear()
             if media == "application/x-ndjson":  # a stream that ends before anything came: a daemon on its way out
-                self.set(PYBOX_BIN="/bin/true")
+                self.set(PYBOX_BIN=TRUE)
                 self.expect(DaemonLost)
                 self.assertEqual(len(self.fake.requests), 10)
             else:
@@ -164,7 +164,7 @@ class TestHostile(Case):
 
     def test_any_event_with_a_mistake(self) -> None:
         """Streams with chance changes: a result is right, and an error is PyBox's own."""
-        self.set(PYBOX_BIN="/bin/true")
+        self.set(PYBOX_BIN=TRUE)
         self.patch("pybox._run._TRIES", 2)
         chance = random.Random(11)
         files = [left("a.txt", b"content", "f1")]
@@ -241,7 +241,7 @@ class TestSilence(Case):
         deaf.listen(0)
         self.patch("pybox._run._SILENCE", 0.1)
         self.patch("pybox._run._TRIES", 3)
-        self.set(PYBOX_BIN="/bin/true")
+        self.set(PYBOX_BIN=TRUE)
         with self.assertRaises(DaemonLost):
             run_container("1" * (1 << 20))
 
@@ -262,8 +262,10 @@ class TestSilence(Case):
                 one.connect(self.fake.socket)
             except BlockingIOError:
                 tried += 1
+            except ConnectionRefusedError:
+                pass  # as others than Linux say it: then it is tried as if there were none
         if not tried:
-            self.skipTest("queues have no end here")
+            self.skipTest("this system refuses those who would wait")
         waited = threading.Event()
 
         def sleep(seconds: float) -> None:

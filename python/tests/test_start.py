@@ -13,7 +13,7 @@ import unittest
 from unittest import mock
 
 import pybox
-from fake import Answer, Case, prints
+from fake import TRUE, Answer, Case, prints
 from pybox import _host, run_container
 
 # Beside tests/, which has them too.
@@ -109,7 +109,7 @@ class TestStart(Case):
 
 class TestDaemonsOnTheirWayOut(Case):
     def test_they_are_followed_by_others(self) -> None:
-        self.set(PYBOX_BIN="/bin/true")
+        self.set(PYBOX_BIN=TRUE)
         data = b"x" * (2 << 20)
         for goes in (
             lambda answer: answer.problem("vm-stopping", 409),
@@ -131,7 +131,7 @@ class TestDaemonsOnTheirWayOut(Case):
             self.assertEqual(tries, [data] * 4, "what was stored is stored again")
 
     def test_there_is_an_end_to_it(self) -> None:
-        self.set(PYBOX_BIN="/bin/true")
+        self.set(PYBOX_BIN=TRUE)
         self.fake.run = lambda _, answer: answer.problem("vm-stopping", 409, detail="the VM is stopping")
         with self.assertRaisesRegex(pybox.NotRunning, "the VM is stopping"):
             run_container("1")
@@ -143,7 +143,7 @@ class TestDaemonsOnTheirWayOut(Case):
             run_container("1", start=False)
 
     def test_an_accepted_run_is_not_asked_for_again(self) -> None:
-        self.set(PYBOX_BIN="/bin/true")
+        self.set(PYBOX_BIN=TRUE)
 
         def run(_: object, answer: Answer) -> None:
             answer.event(event="accepted", id="run-1")
