@@ -190,6 +190,7 @@ func TestTool(t *testing.T) {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
+	t.Log(c.InitializeResult().ProtocolVersion)
 	if got := c.InitializeResult(); got.Capabilities.Logging != nil || got.Instructions == "" || got.ServerInfo.Name != "pybox" {
 		t.Errorf("%+v", got)
 	}

@@ -30,6 +30,10 @@ const (
 	maxBytes = 64 << 20
 )
 
+// lookEvery is how often it is looked whether the client is still there, once the input
+// has ended.
+const lookEvery = 250 * time.Millisecond
+
 // codeBusy is the error of a call beyond the bounds, of the range that JSON-RPC leaves
 // to implementations.
 const codeBusy = -32000
@@ -150,13 +154,16 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	return nil, c.ended
 }
 
-// wait waits until all calls are answered: the SDK gives them up when the input ends.
+// wait waits until all calls are answered: the SDK gives them up when the input ends. A
+// client that was killed reads no answers, and is not waited for.
 func (c *conn) wait(ctx context.Context) {
-	over := time.NewTimer(c.drain)
+	over, look := time.NewTimer(c.drain), time.NewTicker(lookEvery)
 	defer over.Stop()
-	for c.waiting() > 0 {
+	defer look.Stop()
+	for c.waiting() > 0 && !gone(c.out) {
 		select {
 		case <-c.answered:
+		case <-look.C:
 		case <-over.C:
 			return
 		case <-c.closed:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -176,6 +177,41 @@ func TestEndIsBounded(t *testing.T) {
 	p.read()
 	if _, err := p.read(); !errors.Is(err, io.EOF) {
 		t.Errorf("%v, want the end", err)
+	}
+}
+
+// TestGone: a client that has ended its own input and reads no more is not waited for.
+func TestGone(t *testing.T) {
+	out, answers, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answers.Close()
+	c, _ := New(strings.NewReader(call(1)), answers, time.Hour).Connect(t.Context())
+	if _, err := c.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if gone(answers) {
+		t.Error("somebody reads and is told to be gone")
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Read(t.Context())
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Fatalf("it ended with a call without an answer: %v", err)
+	case <-time.After(2 * lookEvery):
+	}
+	out.Close()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("%v, want the end", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it waits for nobody")
 	}
 }
 
