@@ -48,6 +48,8 @@ func TestE2EMCP(t *testing.T) {
 	t.Run("inspector", func(t *testing.T) { testMCPInspector(t, p.in(t)) })
 	t.Run("end of input", func(t *testing.T) { testMCPEndOfInput(t, p.in(t)) })
 	t.Run("killed", func(t *testing.T) { testMCPKilled(t, p.in(t)) })
+	t.Run("client killed", func(t *testing.T) { testMCPClientKilled(t, p.in(t)) })
+	t.Run("not set up", func(t *testing.T) { testMCPNotSetUp(t, p.in(t)) })
 	t.Run("what it costs", func(t *testing.T) { testMCPCost(t, p.in(t)) })
 }
 
@@ -308,6 +310,55 @@ func testMCPKilled(t *testing.T, p *person) {
 	p.expectIdle()
 	if r := p.kept(id); r.Ending.How != receipt.HowCancelled {
 		t.Errorf("%+v", r.Ending)
+	}
+}
+
+// testMCPClientKilled: a client that is gone, and cancelled nothing, leaves no run and no
+// server behind.
+func testMCPClientKilled(t *testing.T, p *person) {
+	in, stdin, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := p.command("mcp")
+	cmd.Stdin, cmd.Stdout = in, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	out.Close()
+	io.WriteString(stdin, mcpLines(mcpCall(1, "import time; time.sleep(100)", 110)))
+	id := p.theRun("running")
+	began := time.Now()
+	stdin.Close()
+	stdout.Close()
+	timer := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	defer timer.Stop()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the server: %v", err)
+	}
+	p.expectIdle()
+	if r := p.kept(id); r.Ending.How != receipt.HowCancelled || time.Since(began) > 50*time.Second {
+		t.Errorf("%+v after %v", r.Ending, time.Since(began))
+	}
+}
+
+// testMCPNotSetUp: without a guest bundle the tool says what to run.
+func testMCPNotSetUp(t *testing.T, p *person) {
+	q := *p
+	q.home = t.TempDir()
+	if err := os.Chmod(q.home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := q.command("mcp")
+	cmd.Stdin = strings.NewReader(mcpLines(mcpCall(1, "print(1)", 2)))
+	out, err := cmd.Output()
+	if err != nil || !strings.Contains(string(out), "'pybox setup --yes' makes and installs one") || !strings.Contains(string(out), "serverInfo") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
