@@ -8,3 +8,8 @@ import _ "embed"
 //
 //go:embed receipt.v1.schema.json
 var ReceiptSchema []byte
+
+// OpenAPI is the OpenAPI 3.1 description of the daemon's API, as JSON.
+//
+//go:embed openapi.json
+var OpenAPI []byte

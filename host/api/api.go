@@ -14,8 +14,9 @@ import (
 // Paths of the API.
 const (
 	PathStatus  = "/v1/status"
-	PathVMStart = "/v1/vm/start" // POST; waits until the VM is ready or has failed
-	PathVMStop  = "/v1/vm/stop"  // POST, StopRequest; waits until the VM is gone
+	PathOpenAPI = "/v1/openapi.json" // GET: the description of this API, OpenAPI 3.1
+	PathVMStart = "/v1/vm/start"     // POST; waits until the VM is ready or has failed
+	PathVMStop  = "/v1/vm/stop"      // POST, StopRequest; waits until the VM is gone
 )
 
 // State is where the VM is in its life.

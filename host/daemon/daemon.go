@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"sync"
 	"time"
@@ -47,6 +48,8 @@ type Options struct {
 	Bundle func() (*bundle.Bundle, error)
 	// Now is the host's wall clock; nil is time.Now.
 	Now func() time.Time
+	// watch, unless it is nil, is put before the API by a test.
+	watch func(http.Handler) http.Handler
 }
 
 // Daemon owns one VM. Make it with Run.

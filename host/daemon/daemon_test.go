@@ -55,7 +55,7 @@ func options(t *testing.T, a *daemontest.Agent) Options {
 	c.VM.StartTimeout = units.Duration(bound)
 	return Options{
 		Home: h, Config: c, Driver: &vmtest.Fake{Guest: a.Program}, Logger: vmtest.Logger(t), Version: "test",
-		Bundle: func() (*bundle.Bundle, error) { return b, nil },
+		Bundle: func() (*bundle.Bundle, error) { return b, nil }, watch: checked(t),
 	}
 }
 

@@ -66,27 +66,35 @@ func TestDocsNameAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, word := range sourceWords(t) {
+		word = strings.NewReplacer("{id}", "ID", "{file}", "ID").Replace(word)
+		if !bytes.Contains(doc, []byte(word+"`")) {
+			t.Errorf("docs/api.md does not tell of %s", word)
+		}
+	}
+}
+
+// sourceWords are the events, problems and paths that package api has.
+func sourceWords(t *testing.T) (all []string) {
+	t.Helper()
 	source, err := filepath.Glob("../api/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	words := regexp.MustCompile(`(?m)^\s+(?:Event|Problem)[A-Z]\w+\s+= "([^"]+)"|Path[A-Z]\w+\s+= "([^"]+)"`)
-	n := 0
 	for _, f := range source {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range words.FindAllSubmatch(b, -1) {
-			word := strings.NewReplacer("{id}", "ID", "{file}", "ID").Replace(string(m[1]) + string(m[2]))
-			if n++; !bytes.Contains(doc, []byte(word+"`")) {
-				t.Errorf("docs/api.md does not tell of %s", word)
-			}
+			all = append(all, string(m[1])+string(m[2]))
 		}
 	}
-	if n < 30 {
-		t.Errorf("only %d words were looked for", n)
+	if len(all) < 30 {
+		t.Errorf("only %d words were found", len(all))
 	}
+	return all
 }
 
 // python executes programs with the host's Python, each in a folder of its own.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pybox/pybox/docs"
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/clients"
 	"github.com/pybox/pybox/host/gate"
@@ -122,6 +123,9 @@ func (o *entrances) openTCP(addr string, api http.Handler) error {
 }
 
 func (o *entrances) add(l net.Listener, h http.Handler, requests, reserve int) {
+	if o.d.o.watch != nil {
+		h = o.d.o.watch(h)
+	}
 	o.all = append(o.all, entrance{l, o.d.server(h), clients.New(clients.Options{
 		Requests: requests, Reserve: reserve, Urgent: urgent,
 		Busy: func(w http.ResponseWriter, _ *http.Request) {
@@ -157,16 +161,31 @@ func (o *entrances) shut(ctx context.Context) {
 	o.served.Wait()
 }
 
+// routes are the handlers of the whole API by their patterns.
+func (d *Daemon) routes() map[string]http.HandlerFunc {
+	all := d.runs.Routes()
+	all["GET "+api.PathOpenAPI] = serveDescription
+	all["GET "+api.PathStatus] = d.serveStatus
+	all["POST "+api.PathVMStart] = d.serveStart
+	all["POST "+api.PathVMStop] = d.serveStop
+	all["POST "+api.PathVMShell] = d.serveShell
+	all["GET "+api.PathVMShell] = d.serveShellConn
+	return all
+}
+
 // mux has the whole API.
 func (d *Daemon) mux() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+api.PathStatus, d.serveStatus)
-	mux.HandleFunc("POST "+api.PathVMStart, d.serveStart)
-	mux.HandleFunc("POST "+api.PathVMStop, d.serveStop)
-	mux.HandleFunc("POST "+api.PathVMShell, d.serveShell)
-	mux.HandleFunc("GET "+api.PathVMShell, d.serveShellConn)
-	d.runs.Register(mux)
+	for pattern, handle := range d.routes() {
+		mux.HandleFunc(pattern, handle)
+	}
 	return problems(mux)
+}
+
+// serveDescription gives the OpenAPI description of this API.
+func serveDescription(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = reply.NewWriter(w).Write(docs.OpenAPI) // a client that is gone is no fault of ours
 }
 
 // server is the HTTP side. Slow clients are cut off by its timeouts, which the

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -182,19 +183,24 @@ func TestStatusWhenFull(t *testing.T) {
 				return c
 			}
 			// As many requests as are served at a time, whose bodies never come.
-			for range most {
+			hold := func() {
 				io.WriteString(dial(), "POST /v1/runs HTTP/1.1\r\n"+auth+"Content-Length: 100\r\n\r\n{")
 			}
+			for range most {
+				hold()
+			}
 			began := time.Now()
-			busy := false
-			for !busy && time.Since(began) < 5*time.Second { // they are taken in any order
+			busy, last := false, ""
+			for !busy && time.Since(began) < 5*time.Second { // ours may be taken before one of those
+				hold()
 				c := dial()
 				io.WriteString(c, "GET /v1/images HTTP/1.1\r\nConnection: close\r\n"+auth+"\r\n")
-				b, _ := io.ReadAll(c)
+				b, err := io.ReadAll(c)
+				last = fmt.Sprintf("%v %.300q", err, b)
 				busy = strings.Contains(string(b), " 503 ") && strings.Contains(string(b), api.ProblemBusy) && strings.Contains(string(b), "Retry-After: 1")
 			}
 			if !busy {
-				t.Error("one more is not told that there is no room")
+				t.Errorf("one more is not told that there is no room: %s", last)
 			}
 			for range 3 {
 				c := dial()

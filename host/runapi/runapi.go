@@ -156,17 +156,19 @@ func New(o Options) *Handler {
 // kept for what nobody asks for.
 func (h *Handler) Sweep() { h.records.Sweep() }
 
-// Register puts the handlers into mux.
-func (h *Handler) Register(mux *http.ServeMux) {
-	mux.HandleFunc("POST "+api.PathRuns, h.postRun)
-	mux.HandleFunc("GET "+api.PathRuns, h.getRuns)
-	mux.HandleFunc("DELETE "+api.PathRun, h.deleteRun)
-	mux.HandleFunc("POST "+api.PathFiles, h.postFile)
-	mux.HandleFunc("GET "+api.PathFile, h.getFile)
-	mux.HandleFunc("DELETE "+api.PathFile, h.deleteFile)
-	mux.HandleFunc("GET "+api.PathImages, h.getImages)
-	mux.HandleFunc("GET "+api.PathReceipts, h.getReceipts)
-	mux.HandleFunc("GET "+api.PathReceipt, h.getReceipt)
+// Routes are the handlers by their patterns, as http.ServeMux takes them.
+func (h *Handler) Routes() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{
+		"POST " + api.PathRuns:    h.postRun,
+		"GET " + api.PathRuns:     h.getRuns,
+		"DELETE " + api.PathRun:   h.deleteRun,
+		"POST " + api.PathFiles:   h.postFile,
+		"GET " + api.PathFile:     h.getFile,
+		"DELETE " + api.PathFile:  h.deleteFile,
+		"GET " + api.PathImages:   h.getImages,
+		"GET " + api.PathReceipts: h.getReceipts,
+		"GET " + api.PathReceipt:  h.getReceipt,
+	}
 }
 
 // Hurry gives the clients of runs no longer than wait for each piece of what they

@@ -72,7 +72,9 @@ func serve(t *testing.T, begin func(runs.Request) (Run, error)) *server {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	s.h.Register(mux)
+	for pattern, handle := range s.h.Routes() {
+		mux.HandleFunc(pattern, handle)
+	}
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
 	done := make(chan struct{})
 	go func() { defer close(done); srv.Serve(l) }()
