@@ -271,16 +271,17 @@ class Test3Client(Case):
     def test_the_vm_is_lost(self) -> None:
         """It is killed while a program runs: that is no result, and the next run has a new one."""
         caught: "list[BaseException]" = []
+        begun = threading.Event()
 
         def one() -> None:
             try:
-                run_container("print('begun'); import time; time.sleep(60)", timeout_s=LONG)
+                run_container("print('begun'); import time; time.sleep(60)", timeout_s=LONG, on_output=lambda *_: begun.set())
             except pybox.PyBoxError as e:
                 caught.append(e)
 
         thread = threading.Thread(target=one)
         thread.start()
-        until("it runs", lambda: any(r["state"] == "running" for r in runs()))
+        self.assertTrue(begun.wait(120))
         command("vm", "stop", "--force")
         thread.join(120)
         (e,) = caught
