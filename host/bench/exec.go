@@ -52,6 +52,9 @@ func benchExec(ctx context.Context, o options, g *boxtest.Guest, r *report) erro
 	if err := benchTalk(ctx, p, r); err != nil {
 		return err
 	}
+	if err := benchMCP(ctx, p, r); err != nil {
+		return err
+	}
 	return benchFiles(ctx, p, r)
 }
 
