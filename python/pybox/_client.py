@@ -165,7 +165,7 @@ async def _in_thread(ask: Ask, on_output: Optional[OnOutput], start: bool) -> Re
         if waiting.done():
             waiting.exception()  # it was to be expected
         raise
-    except Cancelled:
+    except Exception:
         if failure:
             raise failure[0] from None
         raise

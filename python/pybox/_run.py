@@ -59,6 +59,7 @@ def run(ask: Ask, on_output: Optional[OnOutput], start: bool, cancel: Cancel) ->
             raise
         if not start:
             _refuse(last)
+        cancel.check()
         _host.start(cancel)
     assert last is not None
     raise last
@@ -279,7 +280,7 @@ def _is_name(name: Any) -> bool:
     """Whether a file below a folder can have that name: it leads nowhere else."""
     return (
         isinstance(name, str)
-        and name.isprintable()
+        and not any(c < " " or "\x7f" <= c < "\xa0" or "\ud800" <= c < "\ue000" for c in name)
         and len(name) <= 4096
         and not any(part in ("", ".", "..") for part in name.split("/"))
     )

@@ -161,11 +161,11 @@ class Test2AsExec(Case):
         tool.chmod(0o755)
         r = self.both(
             "import os, subprocess\nos.makedirs('out/deep')\nopen('out/deep/größe.bin', 'wb').write(open('sub/in.bin', 'rb').read()[::-1])\n"
-            "open('empty', 'w')\nos.symlink('/etc/passwd', 'link')\nprint(os.access('tool.sh', os.X_OK), oct(os.stat('sub/in.bin').st_mode & 0o111))",
+            "open('empty', 'w'); open('\\u00a0\\u3000 x', 'w')\nos.symlink('/etc/passwd', 'link')\nprint(os.access('tool.sh', os.X_OK), oct(os.stat('sub/in.bin').st_mode & 0o111))",
             "--input", f"{self.folder}/in.bin=sub/in.bin", "--input", f"{tool}=tool.sh",
             inputs=[("sub/in.bin", data), ("tool.sh", tool)],
         )  # fmt: skip
-        self.assertEqual(sorted(r.output_files), [("empty", b""), ("out/deep/größe.bin", data[::-1])])
+        self.assertEqual(sorted(r.output_files), [("empty", b""), ("out/deep/größe.bin", data[::-1]), ("\u00a0\u3000 x", b"")])
         self.assertEqual([f["reason"] for f in r.receipt.files if not f["returned"]], ["link"])
 
     def test_refusals(self) -> None:

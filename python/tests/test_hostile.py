@@ -139,6 +139,8 @@ class TestHostile(Case):
             "here": [{**good, "name": "a/./b"}],
             "not a name": [{**good, "name": 3}],
             "a control character": [{**good, "name": "a\n"}],
+            "another": [{**good, "name": "a\x9b"}],
+            "a zero": [{**good, "name": "a\0"}],
             "half a surrogate pair": [{**good, "name": "\ud800"}],
             "twice": [good, good],
             "an id that is a path": [{**good, "file": "../status"}],

@@ -174,6 +174,13 @@ class TestResult(Case):
                 self.assertEqual(str(e), "it is \\x1b[31mred: the cause\nWhat to do: do this")
                 self.assertEqual(e.run_id, None if self.fake.run is refuse else "run-1")
 
+    def test_names(self) -> None:
+        """All that a file can have, spaces of other kinds for instance."""
+        names = ["a b", "\u00a0\u3000x", "größe/\U0001f40d.txt", "..a", "a..", "-", "x" * 255, "a\\b", "\u202ex"]
+        self.fake.files.update({f"f{n}": b"x" for n in range(len(names))})
+        self.fake.run = prints(program__files=[left(name, b"x", f"f{n}") for n, name in enumerate(names)])
+        self.assertEqual([name for name, _ in run_container("1").output_files], names)
+
     def test_not_kept(self) -> None:
         def run(_: object, answer: Answer) -> None:
             answer.event(event="accepted", id="5319e024")
