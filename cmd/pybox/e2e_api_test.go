@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/api/apitest"
 	"github.com/pybox/pybox/host/receipt"
 )
 
@@ -33,6 +34,7 @@ import (
 // and with bytes that are no HTTP.
 func TestE2EAPI(t *testing.T) {
 	p := newPerson(t, "")
+	p.config("[vm]\nidle_stop = \"5m\"\n[api]\nlisten = \"127.0.0.1:0\"\n")
 	p.must("vm", "start")
 	for _, c := range []struct {
 		name string
@@ -40,6 +42,8 @@ func TestE2EAPI(t *testing.T) {
 	}{
 		{"record and events", testRecordAndEvents},
 		{"hanging up", testHangingUp},
+		{"asking again", testAskingAgain},
+		{"over TCP", testOverTCP},
 		{"problems", testProblems},
 		{"hostile clients", testHostileClients},
 		{"files", testFiles},
@@ -79,11 +83,114 @@ func (p *person) send(ctx context.Context, method, path, accept string, body io.
 	if accept != "" {
 		req.Header.Set("Accept", accept)
 	}
-	resp, err := tr.RoundTrip(req)
+	resp, err := p.checked(tr).RoundTrip(req)
 	if err == nil {
 		p.t.Cleanup(func() { resp.Body.Close() })
 	}
 	return resp, err
+}
+
+// checked holds what goes over tr to the description of the API.
+func (p *person) checked(tr http.RoundTripper) http.RoundTripper {
+	p.t.Helper()
+	c, err := apitest.New(p.t.Errorf)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return c.Transport(tr)
+}
+
+// testAskingAgain: a client that lost its connection asks for the same run again, while it
+// goes on and after its end, and gets its output and its files; it ran once.
+func testAskingAgain(t *testing.T, p *person) {
+	client := p.client()
+	r := request("import time\nprint('begun', flush=True)\ntime.sleep(1)\nopen('out.txt', 'w').write(str(time.time_ns()))\nprint('done', b'\\xff')")
+	r.ID, r.Collect = "again", true
+	ctx, hangUp := context.WithCancel(t.Context())
+	defer hangUp()
+	_, err := client.Run(ctx, r, func(e api.Event) error {
+		if e.Event == api.EventOutput {
+			hangUp()
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("hung up: %v", err)
+	}
+	var contents []string
+	for range 2 {
+		resp, err := p.post(t.Context(), "", r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("PyBox-Replay") != "true" {
+			t.Fatalf("%s, %v, %v: %s", resp.Status, resp.Header, err, body)
+		}
+		rec := readReceipt(t, body)
+		if out := rec.Program.Stdout.Text; out == nil || *out != "begun\ndone b'\\xff'\n" || len(rec.Program.Files) != 1 {
+			t.Fatalf("asked again: %s", body)
+		}
+		f, err := client.File(t.Context(), rec.Program.Files[0].File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(f)
+		f.Close()
+		if err != nil {
+			t.Error(err)
+		}
+		contents = append(contents, string(b))
+	}
+	if contents[0] != contents[1] || contents[0] == "" {
+		t.Errorf("it ran more than once: %q", contents)
+	}
+	var problem *api.Problem
+	r.Args = []string{"other"}
+	if _, err := client.Run(t.Context(), r, func(api.Event) error { return nil }); !errors.As(err, &problem) || problem.Type != api.ProblemExists {
+		t.Errorf("another request with that id: %v", err)
+	}
+}
+
+// testOverTCP: the port lets in who has the token, and nobody else, and runs programs.
+func testOverTCP(t *testing.T, p *person) {
+	base := "http://" + p.status().Daemon.Listen
+	secret, err := os.ReadFile(filepath.Join(p.home, "api-token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(filepath.Join(p.home, "api-token")); err != nil || st.Mode() != 0o600 {
+		t.Errorf("the token's file: %v, %v", st, err)
+	}
+	tr := p.checked(&http.Transport{DisableKeepAlives: true})
+	for name, c := range map[string]struct {
+		token, origin string
+		want          int
+	}{
+		"let in":     {token: strings.TrimSpace(string(secret)), want: 200},
+		"no token":   {want: 401},
+		"a web page": {token: strings.TrimSpace(string(secret)), origin: "http://localhost:1", want: 403},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+api.PathRuns, strings.NewReader(`{"program": {"text": "print(6*7)"}, "limits": {"timeout_ms": 30000}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.token != "" {
+			req.Header.Set("Authorization", "Bearer "+c.token)
+		}
+		if c.origin != "" {
+			req.Header.Set("Origin", c.origin)
+		}
+		resp, err := tr.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != c.want || bytes.Contains(body, []byte(`"42\n"`)) != (c.want == 200) {
+			t.Errorf("%s: %s %v %s", name, resp.Status, err, body)
+		}
+	}
 }
 
 // request is a run of source with time enough.
@@ -689,8 +796,8 @@ func testDocumentation(t *testing.T, p *person) {
 	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllSubmatch(page, -1)
 	kinds := [][]string{ // of the values that each block prints
 		{"receipt 42\n"}, {"receipt ['count.py', 'a', 'b c'] 3\n"},
-		{"events 0\n1\n2\n"}, {"number 42"}, {"receipt 5000050000\n"}, {"receipt"},
-		{"status", "images", "runs", "receipts"}, {"problem"}, {"status", "end"},
+		{"events 0\n1\n2\n"}, {"number 42"}, {"receipt 5000050000\n"}, {"receipt", "receipt"},
+		{"status", "images", "runs", "receipts"}, {"receipt 42\n"}, {"problem"}, {"status", "end"},
 	}
 	if len(blocks) != len(kinds) {
 		t.Fatalf("docs/api.md has %d blocks, this test knows %d", len(blocks), len(kinds))
