@@ -32,9 +32,13 @@ func checked(t *testing.T) func(http.Handler) http.Handler {
 // get asks the daemon for something.
 func (r *running) get(path string) *http.Response {
 	r.t.Helper()
-	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c, err := apitest.New(r.t.Errorf)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	hc := &http.Client{Transport: c.Transport(&http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", r.home.Socket())
-	}}}
+	}})}
 	req, err := http.NewRequestWithContext(r.ctx(), http.MethodGet, "http://pybox"+path, nil)
 	if err != nil {
 		r.t.Fatal(err)
