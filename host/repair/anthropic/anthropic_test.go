@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -147,5 +149,44 @@ func TestModels(t *testing.T) {
 	names, err := c.Models(t.Context())
 	if err != nil || strings.Join(names, " ") != "claude-a" || s.Requests()[0].Path != "/v1/models" {
 		t.Errorf("%v, %v, %+v", names, err, s.Requests())
+	}
+}
+
+// TestHostileStreams: whatever a server sends is an answer within bounds or an error.
+// It is no fuzz target, since those have all that they use instrumented, and the library
+// takes minutes for that.
+func TestHostileStreams(t *testing.T) {
+	begun := modeltest.AnthropicStart + modeltest.AnthropicDelta("x")
+	seeds := []string{
+		begun + "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":-1}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+		begun, "event: error\ndata: {\"type\":\"error\"}\n\n", "event: error\ndata: {\n\n", "event: message_start\ndata: {\"message\":[]}\n\n", "event: x\ndata: null\n\n",
+	}
+	var body []byte
+	s := modeltest.New(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write(body)
+	})
+	base, err := url.Parse(s.URL + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New(base, "", wire.Usual)
+	random := rand.New(rand.NewPCG(1, 2))
+	answers := 0
+	for range 1000 {
+		body = modeltest.Mutate(random, seeds)
+		a, err := c.Ask(t.Context(), question, nil)
+		var e *model.Error
+		switch {
+		case err != nil && !errors.As(err, &e):
+			t.Fatalf("%v of %q", err, body)
+		case err == nil && (len(a.Text) > model.MaxText || a.Stop == "" || a.Tokens.Input < 0 || a.Tokens.Output < 0):
+			t.Fatalf("%+v of %q", a, body)
+		case err == nil:
+			answers++
+		}
+	}
+	if answers < 20 || answers > 980 {
+		t.Errorf("%d of 1000 were answers", answers)
 	}
 }

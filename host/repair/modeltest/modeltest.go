@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -204,3 +206,30 @@ func HangUp(body string) Reply {
 		panic(http.ErrAbortHandler)
 	}
 }
+
+// Mutate makes a stream of one of the seeds: some of its bytes and pieces are lost,
+// changed, or there twice.
+func Mutate(r *rand.Rand, seeds []string) []byte {
+	b := []byte(seeds[r.IntN(len(seeds))])
+	for range r.IntN(4) {
+		at := r.IntN(len(b))
+		end := min(at+1+r.IntN(20), len(b))
+		switch r.IntN(4) {
+		case 0:
+			b[at] = byte(r.IntN(256))
+		case 1:
+			b = slices.Delete(b, at, end)
+		case 2:
+			b = slices.Insert(b, at, b[at:end]...)
+		default:
+			b = slices.Insert(b, at, []byte(pieceOf[r.IntN(len(pieceOf))])...)
+		}
+		if len(b) == 0 {
+			break
+		}
+	}
+	return b
+}
+
+// pieceOf are pieces that mean something in a stream.
+var pieceOf = []string{"\n\n", "data: ", "event: error\n", "null", "[]", "{}", "-1", "1e999", `"\ud800"`, ":", "[DONE]", `{"error":{}}`}

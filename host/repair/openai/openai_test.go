@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -149,5 +151,43 @@ func TestModels(t *testing.T) {
 	var e *model.Error
 	if _, err := c.Models(t.Context()); !errors.As(err, &e) || e.Kind != model.Denied {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestHostileStreams: whatever a server sends is an answer within bounds or an error.
+// It is no fuzz target, since those have all that they use instrumented, and the library
+// takes minutes for that.
+func TestHostileStreams(t *testing.T) {
+	begun := modeltest.OpenAIChunk(`{"content":"x"}`, "null")
+	seeds := []string{
+		begun + modeltest.OpenAIChunk("{}", `"stop"`) + "data: [DONE]\n\n", begun, "data: {\"error\":1}\n\n", "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":[]}}],\"usage\":{}}\n\n", "event: thread.x\ndata: {}\n\n", "data: null\n\n",
+	}
+	var body []byte
+	s := modeltest.New(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write(body)
+	})
+	base, err := url.Parse(s.URL + "/v1/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New(base, "", wire.Usual)
+	random := rand.New(rand.NewPCG(1, 2))
+	answers := 0
+	for range 1000 {
+		body = modeltest.Mutate(random, seeds)
+		a, err := c.Ask(t.Context(), question, nil)
+		var e *model.Error
+		switch {
+		case err != nil && !errors.As(err, &e):
+			t.Fatalf("%v of %q", err, body)
+		case err == nil && (len(a.Text) > model.MaxText || a.Stop == "" || a.Tokens.Input < 0 || a.Tokens.Output < 0):
+			t.Fatalf("%+v of %q", a, body)
+		case err == nil:
+			answers++
+		}
+	}
+	if answers < 20 || answers > 980 {
+		t.Errorf("%d of 1000 were answers", answers)
 	}
 }
