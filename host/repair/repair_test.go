@@ -14,6 +14,7 @@ import (
 
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/engine/enginetest"
+	"github.com/pybox/pybox/host/repair/answer"
 	"github.com/pybox/pybox/host/repair/history"
 	"github.com/pybox/pybox/host/repair/modeltest"
 	"github.com/pybox/pybox/host/repair/provider"
@@ -439,5 +440,23 @@ func TestKeptAreBounded(t *testing.T) {
 	}
 	if _, err := keep(dir, &history.History{}); err == nil {
 		t.Error("a folder that others can write to was used")
+	}
+}
+
+// TestPage: the page for people explains every end and every refusal.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/repair.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{
+		history.EndFine, history.EndRepaired, history.EndRounds, history.EndWall, history.EndModelTime, history.EndRunTime, history.EndTokens,
+		history.EndRepetition, history.EndModel, history.EndRun, history.EndInterrupted,
+		history.RefusedNoChange, history.RefusedRepeated, history.RefusedCut, history.RefusedDeclined,
+		answer.NoBlock, answer.SeveralBlocks, answer.Unterminated, answer.NotPython, answer.Empty, answer.TooLarge, answer.Binary, history.Schema,
+	} {
+		if !strings.Contains(string(page), "`"+word+"`") && !strings.Contains(string(page), `"`+word+`"`) {
+			t.Errorf("docs/repair.md does not explain %s", word)
+		}
 	}
 }
