@@ -386,7 +386,7 @@ func testProblems(t *testing.T, p *person) {
 		"image":             {"POST", api.PathRuns, run(`"image": "nope"`), 404, api.ProblemImage},
 		"file":              {"POST", api.PathRuns, `{"program": {"file": "00000000000000000000000000000000"}}`, 404, api.ProblemFile},
 		"used file":         {"POST", api.PathRuns, `{"program": {"file": "` + used.File + `"}}`, 404, api.ProblemFile},
-		"used id":           {"POST", api.PathRuns, run(`"id": "taken"`), 409, api.ProblemExists},
+		"used id":           {"POST", api.PathRuns, run(`"id": "taken", "args": ["other"]`), 409, api.ProblemExists},
 		"large program":     {"POST", api.PathRuns, `{"program": {"text": "` + strings.Repeat("#", api.MaxInline+1) + `"}}`, 413, api.ProblemBadRequest},
 		"large body":        {"POST", api.PathRuns, `{"program": {"text": "` + strings.Repeat("#", 9<<20) + `"}}`, 413, api.ProblemBadRequest},
 		"no such run":       {"DELETE", "/v1/runs/nobody", "", 404, api.ProblemNotFound},
