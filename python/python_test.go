@@ -60,6 +60,7 @@ func TestUnits(t *testing.T) {
 			if there[v] == "" {
 				t.Skipf("SKIPPED, NOT TESTED WITH PYTHON %s: it is not here", v)
 			}
+			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), unitTime)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, there[v], "-B", "-W", "error", "-m", "unittest", "discover", "-s", "tests", "-p", "test_*.py")

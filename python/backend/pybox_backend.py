@@ -114,7 +114,7 @@ prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     """Writes the source, of which a wheel can be built without git, and gives its name."""
     name = f"{_stem()}.tar.gz"
-    with open(Path(sdist_directory) / name, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=_epoch()) as zipped:
+    with open(Path(sdist_directory) / name, "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=_epoch()) as zipped:
         with tarfile.open(fileobj=cast("IO[bytes]", zipped), mode="w", format=tarfile.PAX_FORMAT) as tar:
             for member, data, executable in _sdist():
                 info = tarfile.TarInfo(f"{_stem()}/{member}")
@@ -172,7 +172,7 @@ def _write_wheel(directory: Path, files: Dict[str, bytes]) -> str:
 
     platforms = ".".join(tag.rpartition("-")[2] for tag in tags)
     name = f"{_stem()}-py3-none-{platforms}.whl"
-    with zipfile.ZipFile(directory / name, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(directory / name, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for member, data in files.items():
             entry = zipfile.ZipInfo(member, time.gmtime(_epoch())[:6])
             entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
