@@ -82,9 +82,9 @@ func (s *Server) result(ctx context.Context, o *order, r *engine.Result) *sdk.Ca
 func summary(r *receipt.Receipt, o *order) string {
 	took := ""
 	if ms := r.Run.GuestElapsedMS; ms != nil {
-		took = " after " + units.Elapsed(time.Duration(*ms*float64(time.Millisecond)))
+		took = units.Elapsed(time.Duration(*ms*float64(time.Millisecond))) + ", "
 	}
-	return fmt.Sprintf("The program %s%s (image %s, run %s).%s", ended(r), took, word(r.Configured.Image.Name), word(r.Run.ID), advice(r, o))
+	return fmt.Sprintf("The program %s (%simage %s, run %s).%s", ended(r), took, word(r.Configured.Image.Name), word(r.Run.ID), advice(r, o))
 }
 
 // ended says how the run ended.
