@@ -228,7 +228,10 @@ func counts(diff string) (added, removed int) {
 // ran says how a run went, as what follows "the program".
 func ran(r *history.Run) string {
 	took := units.Elapsed(time.Duration(r.MS * float64(time.Millisecond)))
-	if r.Receipt == nil {
+	switch {
+	case r.ID == "":
+		return "was not run"
+	case r.Receipt == nil:
 		return fmt.Sprintf("was given up after %s%s", took, id(r))
 	}
 	return fmt.Sprintf("%s, %s%s", prompt.Ending(r.Receipt), took, id(r))

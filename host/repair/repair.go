@@ -12,6 +12,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/engine"
 	"github.com/pybox/pybox/host/repair/history"
 	"github.com/pybox/pybox/host/repair/loop"
@@ -131,10 +132,20 @@ func (c Command) run(ctx context.Context, w World) (int, error) {
 	d := newDisplay(w, c.Quiet)
 	defer d.close()
 	d.begin(j)
-	l := loop.Loop{Runner: engine.New(w.Host, engine.Options{NoStart: c.NoStart}), Client: client, Events: d.events()}
+	l := loop.Loop{Runner: engine.New(telling{w.Host}, engine.Options{NoStart: c.NoStart}), Client: client, Events: d.events()}
 	h := l.Run(ctx, j.settings)
 	h.Model = history.Model{Provider: j.provider.Name, Server: j.provider.Server(), Name: j.settings.ModelName}
 	return c.conclude(w, j, d, h)
+}
+
+// telling is a host that says at once when a VM starts, before that has anything to
+// say by itself: no budget pays for the start.
+type telling struct{ engine.Host }
+
+// Start implements engine.Host.
+func (t telling) Start(ctx context.Context, progress func(api.Status)) error {
+	progress(api.Status{State: api.StateStarting})
+	return t.Host.Start(ctx, progress)
 }
 
 // conclude writes what came of it to where it belongs.

@@ -10,12 +10,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/engine"
 	"github.com/pybox/pybox/host/engine/enginetest"
 	"github.com/pybox/pybox/host/repair/answer"
 	"github.com/pybox/pybox/host/repair/history"
+	"github.com/pybox/pybox/host/repair/loop"
 	"github.com/pybox/pybox/host/repair/modeltest"
 	"github.com/pybox/pybox/host/repair/provider"
 	"github.com/pybox/pybox/host/repair/wire"
@@ -459,4 +462,24 @@ func TestPage(t *testing.T) {
 			t.Errorf("docs/repair.md does not explain %s", word)
 		}
 	}
+}
+
+// lateHost is a host whose VM takes a while to start, and says nothing of it.
+type lateHost struct{ *enginetest.Host }
+
+func (h lateHost) Start(ctx context.Context, progress func(api.Status)) error {
+	time.Sleep(5 * time.Second) // of synctest's
+	return h.Host.Start(ctx, progress)
+}
+
+// TestStartIsFree: the start of a VM counts as such from its first moment.
+func TestStartIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := loop.Loop{Runner: engine.New(telling{lateHost{&enginetest.Host{Down: true}}}, engine.Options{})}
+		s := loop.Settings{Rounds: 1, Wall: time.Second, Run: time.Second, Model: time.Second, Tokens: 1}
+		s.Job.Program = engine.File{Name: "a.py", Data: []byte("x")}
+		if h := l.Run(t.Context(), s); !h.OK || h.Spent.VMStartMS != 5000 || h.Spent.WallMS != 0 {
+			t.Errorf("%+v, %+v", h.End, h.Spent)
+		}
+	})
 }
