@@ -220,13 +220,21 @@ class TestSilence(Case):
 
     def test_a_daemon_that_does_not(self) -> None:
         self.patch("pybox._run._SILENCE", 0.05)
-        self.patch("pybox._wire.QUICK", 0.05)
-        over = threading.Event()
+        self.patch("pybox._wire.QUICK", 3.0)
+        accepted, over = threading.Event(), threading.Event()
         self.addCleanup(over.set)
-        self.fake.status = lambda _: over.wait(30)  # type: ignore[method-assign]
+
+        def status(answer: Answer) -> None:
+            if accepted.is_set():
+                over.wait(30)
+            else:
+                answer.whole(200, {})
+
+        self.fake.status = status  # type: ignore[method-assign]
 
         def run(_: object, answer: Answer) -> None:
             answer.event(event="accepted", id="run-1")
+            accepted.set()
             over.wait(30)
 
         self.fake.run = run

@@ -94,10 +94,14 @@ class TestStart(Case):
     def test_interrupted(self) -> None:
         """A Ctrl-C during a start ends the wait for it, and the command that waits."""
         self.program("echo $$ >started.new; mv started.new started; exec sleep 600")
-        script = "import pybox\ntry:\n pybox.run_container('1')\nexcept KeyboardInterrupt: print('interrupted')"
+        script = (
+            "import pybox, subprocess\nreal = subprocess.Popen.communicate\n"
+            "def waits(*a, **k):\n open('waits', 'w').close()\n return real(*a, **k)\nsubprocess.Popen.communicate = waits\n"
+            "try:\n pybox.run_container('1')\nexcept KeyboardInterrupt: print('interrupted')"
+        )
         child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=self.home, env={**os.environ, "PYTHONPATH": SOURCE})
         started = os.path.join(self.home, "started")
-        until(lambda: os.path.exists(started))
+        until(lambda: os.path.exists(started) and os.path.exists(os.path.join(self.home, "waits")))
         child.send_signal(signal.SIGINT)
         out, _ = child.communicate(timeout=60)
         self.assertEqual(out, b"interrupted\n")
