@@ -44,7 +44,7 @@ func (c *Client) Ask(ctx context.Context, q model.Question, on func(int)) (*mode
 	})
 	defer s.Close()
 	var a reading
-	for s.Next() {
+	for ctx.Err() == nil && s.Next() {
 		if err := a.take(s.Current()); err != nil {
 			return nil, err
 		}
@@ -126,18 +126,12 @@ func failure(ctx context.Context, err error) error {
 	return model.Failure(ctx, wire.KindOf(err), err)
 }
 
-// Models implements model.Client.
+// Models implements model.Client. The library would make a thousand bytes of each that
+// comes, and has no bound.
 func (c *Client) Models(ctx context.Context) ([]string, error) {
-	page, err := c.models.List(ctx, anthropic.ModelListParams{})
-	if err != nil {
+	var list []byte
+	if _, err := c.models.List(ctx, anthropic.ModelListParams{}, option.WithResponseBodyInto(&list)); err != nil {
 		return nil, failure(ctx, err)
 	}
-	var names []string
-	for _, m := range page.Data {
-		if len(names) == model.MaxModels {
-			break
-		}
-		names = append(names, m.ID)
-	}
-	return names, nil
+	return wire.Names(list)
 }

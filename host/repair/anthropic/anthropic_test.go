@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -122,6 +123,8 @@ func TestFailures(t *testing.T) {
 		{"nothing", modeltest.Raw(""), model.Network, ""},
 		{"stalled", modeltest.Stall(begun), model.Stalled, "nothing came"},
 		{"huge", modeltest.Raw(begun + modeltest.AnthropicDelta(strings.Repeat("x", model.MaxText))), model.TooLarge, ""},
+		{"a page", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>welcome</html>") }, model.Stream, "is that the base URL"},
+		{"a server that cannot stream", modeltest.Status(200, nil, "{}"), model.Stream, "application/json"},
 		{"redirect", modeltest.Status(302, map[string]string{"Location": "http://127.0.0.1:2/x"}, ""), model.Redirect, "http://127.0.0.1:2;"},
 	} {
 		cl, _ := client(t, "sk-given", c.reply)
@@ -188,5 +191,59 @@ func TestHostileStreams(t *testing.T) {
 	}
 	if answers < 20 || answers > 980 {
 		t.Errorf("%d of 1000 were answers", answers)
+	}
+}
+
+// TestLargeEvents: what the library makes of what comes has a bound in time and memory.
+func TestLargeEvents(t *testing.T) {
+	one := "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"content\":[" + modeltest.Many(2<<20) + "]}}"
+	lines := strings.ReplaceAll(one, "{},{},", "{},\r\ndata: {},\r\n\r\r\ndata: ")
+	for name, body := range map[string]string{"a line": one, "a line without an end": strings.TrimSuffix(one, "]}"), "an event of many lines": lines} {
+		c, _ := client(t, "", modeltest.Raw(body+"\n\n"))
+		err := modeltest.Frugal(t, name, func() error {
+			_, err := c.Ask(t.Context(), question, nil)
+			return err
+		})
+		var e *model.Error
+		if !errors.As(err, &e) || e.Kind != model.TooLarge {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Events that are not too large are given up between two of them.
+	c, _ := client(t, "", modeltest.Raw(strings.Repeat("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"content\":["+modeltest.Many(120<<10)+"]}}"+"\n\n", 400)))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	began := time.Now()
+	if _, err := c.Ask(ctx, question, nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 6*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+	// A list of models is read to its bound, and its names are.
+	for name, body := range map[string]string{
+		"many": `{"data":[` + modeltest.Many(2<<20) + `]}`, "a long name": `{"data":[{"id":"` + strings.Repeat("x", 5<<10) + `"}]}`,
+	} {
+		c, _ := client(t, "", modeltest.Status(200, nil, body))
+		err := modeltest.Frugal(t, name, func() error {
+			_, err := c.Models(t.Context())
+			return err
+		})
+		var e *model.Error
+		if !errors.As(err, &e) || e.Kind != model.TooLarge {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	c, _ = client(t, "", modeltest.Status(200, nil, `{"data":[`+modeltest.Many(1<<20-100)+`]}`))
+	if err := modeltest.Frugal(t, "many, but not too many", func() error {
+		names, err := c.Models(t.Context())
+		if len(names) != model.MaxModels {
+			t.Errorf("%d names", len(names))
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	c, _ = client(t, "", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>welcome</html>") })
+	var e *model.Error
+	if _, err := c.Models(t.Context()); !errors.As(err, &e) || e.Kind != model.Stream || !strings.Contains(e.Detail, "base URL") {
+		t.Errorf("%v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -233,3 +234,23 @@ func Mutate(r *rand.Rand, seeds []string) []byte {
 
 // pieceOf are pieces that mean something in a stream.
 var pieceOf = []string{"\n\n", "data: ", "event: error\n", "null", "[]", "{}", "-1", "1e999", `"\ud800"`, ":", "[DONE]", `{"error":{}}`}
+
+// Frugal asks, and fails a test when that takes more of time or memory than any answer
+// may.
+func Frugal(t testing.TB, name string, ask func() error) error {
+	t.Helper()
+	const most, longest = 256 << 20, 10 * time.Second
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	began := time.Now()
+	err := ask()
+	took := time.Since(began)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > most || took > longest {
+		t.Errorf("%s: %d MiB in %v", name, n>>20, took)
+	}
+	return err
+}
+
+// Many are so many empty values of JSON in a list that n bytes are full.
+func Many(n int) string { return strings.Repeat("{},", n/3) + "{}" }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -93,7 +94,7 @@ func TestStops(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	begun := modeltest.OpenAIChunk(`{"content":"x"}`, "null")
-	huge := modeltest.OpenAIChunk(`{"content":"`+strings.Repeat("x", 1<<19)+`"}`, "null")
+	huge := modeltest.OpenAIChunk(`{"content":"`+strings.Repeat("x", 1<<16)+`"}`, "null")
 	for _, c := range []struct {
 		name   string
 		reply  modeltest.Reply
@@ -113,7 +114,9 @@ func TestFailures(t *testing.T) {
 		{"hung up", modeltest.HangUp(begun), model.Network, ""},
 		{"nothing", modeltest.Raw(""), model.Network, ""},
 		{"stalled", modeltest.Stall(begun), model.Stalled, "nothing came"},
-		{"huge", modeltest.Raw(huge + huge + huge), model.TooLarge, ""},
+		{"huge", modeltest.Raw(strings.Repeat(huge, 20)), model.TooLarge, ""},
+		{"a page", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>welcome</html>") }, model.Stream, "is that the base URL"},
+		{"a server that cannot stream", modeltest.Status(200, nil, "{}"), model.Stream, "application/json"},
 		{"redirect", modeltest.Status(307, map[string]string{"Location": "https://evil.example/v1/?k=v"}, ""), model.Redirect, "https://evil.example;"},
 	} {
 		cl, _ := client(t, "sk-given", c.reply)
@@ -189,5 +192,59 @@ func TestHostileStreams(t *testing.T) {
 	}
 	if answers < 20 || answers > 980 {
 		t.Errorf("%d of 1000 were answers", answers)
+	}
+}
+
+// TestLargeEvents: what the library makes of what comes has a bound in time and memory.
+func TestLargeEvents(t *testing.T) {
+	one := `data: {"choices":[` + modeltest.Many(2<<20) + `]}`
+	lines := strings.ReplaceAll(one, "{},{},", "{},\r\ndata: {},\r\n\r\r\ndata: ")
+	for name, body := range map[string]string{"a line": one, "a line without an end": strings.TrimSuffix(one, "]}"), "an event of many lines": lines} {
+		c, _ := client(t, "", modeltest.Raw(body+"\n\n"))
+		err := modeltest.Frugal(t, name, func() error {
+			_, err := c.Ask(t.Context(), question, nil)
+			return err
+		})
+		var e *model.Error
+		if !errors.As(err, &e) || e.Kind != model.TooLarge {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Events that are not too large are given up between two of them.
+	c, _ := client(t, "", modeltest.Raw(strings.Repeat(`data: {"choices":[`+modeltest.Many(120<<10)+`]}`+"\n\n", 400)))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	began := time.Now()
+	if _, err := c.Ask(ctx, question, nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 6*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+	// A list of models is read to its bound, and its names are.
+	for name, body := range map[string]string{
+		"many": `{"data":[` + modeltest.Many(2<<20) + `]}`, "a long name": `{"data":[{"id":"` + strings.Repeat("x", 5<<10) + `"}]}`,
+	} {
+		c, _ := client(t, "", modeltest.Status(200, nil, body))
+		err := modeltest.Frugal(t, name, func() error {
+			_, err := c.Models(t.Context())
+			return err
+		})
+		var e *model.Error
+		if !errors.As(err, &e) || e.Kind != model.TooLarge {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	c, _ = client(t, "", modeltest.Status(200, nil, `{"data":[`+modeltest.Many(1<<20-100)+`]}`))
+	if err := modeltest.Frugal(t, "many, but not too many", func() error {
+		names, err := c.Models(t.Context())
+		if len(names) != model.MaxModels {
+			t.Errorf("%d names", len(names))
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	c, _ = client(t, "", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>welcome</html>") })
+	var e *model.Error
+	if _, err := c.Models(t.Context()); !errors.As(err, &e) || e.Kind != model.Stream || !strings.Contains(e.Detail, "base URL") {
+		t.Errorf("%v", err)
 	}
 }

@@ -1,7 +1,8 @@
 // Package wire is the HTTP below the providers' own libraries, which bound too
 // little: it sends a key to one server only, follows no redirect, ends an answer that
-// is too large or stalls, and makes errors of what is not an answer. It knows no
-// provider's format but that of their errors, which all have a message.
+// is too large or stalls, and makes errors of what is not an answer. A question is a
+// POST, and its answer a stream of events. It knows no provider's format but those that
+// all have: an error has a message, and a list of models has names.
 package wire
 
 import (
@@ -12,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -21,9 +23,14 @@ import (
 )
 
 const (
-	// maxBody bounds an answer as it is sent: an event has a few hundred bytes around
-	// a few of text.
-	maxBody = 64 << 20
+	// maxStream bounds an answer as it is sent: an event has a few hundred bytes around
+	// a few of text. maxEvent bounds one event, and with it what the libraries make of it
+	// before they look at their context again: up to a thousand bytes of memory of a byte.
+	maxStream = 64 << 20
+	maxEvent  = 128 << 10
+	// maxList bounds an answer that is no stream, and maxName a model's name.
+	maxList = 1 << 20
+	maxName = 200
 	// maxErrorBody bounds what is read of an answer that is an error.
 	maxErrorBody = 64 << 10
 	// maxHeader bounds the header of an answer.
@@ -69,13 +76,53 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	body := newBody(resp.Body, ctx, cancel, t.limits.Idle)
+	stream := r.Method == http.MethodPost
+	body := newBody(resp.Body, ctx, cancel, t.limits.Idle, stream)
 	if resp.StatusCode/100 != 2 {
 		defer body.Close()
 		return nil, refusal(resp, body)
 	}
+	if what := resp.Header.Get("Content-Type"); stream && !isStream(what) {
+		body.Close()
+		return nil, t.noStream(what)
+	}
 	resp.Body = body
 	return resp, nil
+}
+
+// isStream tells whether an answer is one of events, by its type. One that has no type
+// may be.
+func isStream(contentType string) bool {
+	kind, _, err := mime.ParseMediaType(contentType)
+	return contentType == "" || err == nil && kind == "text/event-stream"
+}
+
+// noStream is the error of an answer that is a page, or that a server gives which cannot
+// stream. It may have cost as much as any, and the next would be the same.
+func (t *transport) noStream(contentType string) *model.Error {
+	return &model.Error{Kind: model.Stream, RetryAfter: -1, NoRetry: true, Detail: fmt.Sprintf(
+		"%s answers with %.80q, and a stream of events was asked for: is that the base URL of a server for models?", t.base, contentType)}
+}
+
+// Names are the names in a list of models, at most model.MaxModels. Its error is a
+// *model.Error.
+func Names(b []byte) ([]string, error) {
+	var list struct {
+		Data []struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, &model.Error{Kind: model.Stream, RetryAfter: -1, NoRetry: true, Detail: "it is no list of models: is that the base URL of a server for models?"}
+	}
+	var names []string
+	for _, m := range list.Data[:min(len(list.Data), model.MaxModels)] {
+		if len(m.ID) > maxName {
+			return nil, &model.Error{Kind: model.TooLarge, RetryAfter: -1, Detail: fmt.Sprintf("the name of a model has more than %d bytes", maxName)}
+		}
+		names = append(names, m.ID)
+	}
+	return names, nil
 }
 
 // refusal is what an answer says that is none.
@@ -159,28 +206,79 @@ type body struct {
 	idle   time.Duration
 	timer  *time.Timer
 	left   int64
+	event  *event // that is coming; nil: it is no stream
 }
 
-func newBody(rc io.ReadCloser, ctx context.Context, cancel context.CancelCauseFunc, idle time.Duration) *body {
+func newBody(rc io.ReadCloser, ctx context.Context, cancel context.CancelCauseFunc, idle time.Duration, stream bool) *body {
 	stalled := &model.Error{Kind: model.Stalled, RetryAfter: -1, Detail: fmt.Sprintf("nothing came for %v", idle)}
-	return &body{ReadCloser: rc, ctx: ctx, cancel: cancel, idle: idle, left: maxBody, timer: time.AfterFunc(idle, func() { cancel(stalled) })}
+	b := &body{ReadCloser: rc, ctx: ctx, cancel: cancel, idle: idle, left: maxList, timer: time.AfterFunc(idle, func() { cancel(stalled) })}
+	if stream {
+		b.left, b.event = maxStream, &event{}
+	}
+	return b
+}
+
+// event measures the event of a stream that is coming: the lines up to an empty one.
+type event struct {
+	bytes, line int
+	last        byte
+}
+
+// take takes what has come, and tells whether no event is too large.
+func (e *event) take(p []byte) bool {
+	for _, c := range p {
+		e.bytes++
+		switch empty := e.line == 0 || e.line == 1 && e.last == '\r'; {
+		case c == '\n' && empty:
+			e.bytes, e.line = 0, 0
+		case c == '\n':
+			e.line = 0
+		default:
+			e.line++
+		}
+		e.last = c
+		if e.bytes > maxEvent {
+			return false
+		}
+	}
+	return true
+}
+
+func tooLarge(what string, most int) error {
+	return &model.Error{Kind: model.TooLarge, RetryAfter: -1, Detail: fmt.Sprintf("%s of more than %d bytes came", what, most)}
 }
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, &model.Error{Kind: model.TooLarge, RetryAfter: -1, Detail: fmt.Sprintf("more than %d bytes came", int64(maxBody))}
+	switch {
+	case b.left <= 0 && b.event == nil:
+		return 0, tooLarge("an answer", maxList)
+	case b.left <= 0:
+		return 0, tooLarge("a stream", maxStream)
+	case b.ctx.Err() != nil: // what is there already is not read to its end
+		return 0, b.cause(b.ctx.Err())
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
 	if n > 0 {
 		b.timer.Reset(b.idle)
 	}
-	var stalled *model.Error
-	if err != nil && err != io.EOF && errors.As(context.Cause(b.ctx), &stalled) {
-		err = stalled
+	if b.event != nil && !b.event.take(p[:n]) {
+		return 0, tooLarge("an event", maxEvent)
+	}
+	if err != nil && err != io.EOF {
+		err = b.cause(err)
 	}
 	return n, err
+}
+
+// cause is the error for one that a body ended with: that it stalled, if it did.
+func (b *body) cause(err error) error {
+	var stalled *model.Error
+	if errors.As(context.Cause(b.ctx), &stalled) {
+		return stalled
+	}
+	return err
 }
 
 // Close implements io.Closer.
