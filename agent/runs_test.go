@@ -195,3 +195,51 @@ func TestCancelRun(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A run has a connection for large files, which ends with it.
+func TestRunHasALine(t *testing.T) {
+	s, _, _ := newTest(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- s.c.Bulk.Serve(ctx, l) }()
+	defer func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	tokens, got := make(chan []byte, 1), make(chan string, 1)
+	s.c.Boxes = &fakeBoxes{run: func(_ context.Context, _ *agentv1.RunStart, in box.Input, send func(*agentv1.RunEvent) error) error {
+		tokens <- in.Bulk().Token()
+		b := make([]byte, 5)
+		_, err := io.ReadFull(in.Bulk(), b)
+		got <- string(b)
+		return errors.Join(err, send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Started{Started: &agentv1.Started{AtNs: 1}}}))
+	}}
+	stream := dial(t, s).Run(t.Context())
+	if err := stream.Send(startOf(goodStart())); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write(append(<-tokens, "hello"...)); err != nil {
+		t.Fatal(err)
+	}
+	if b := <-got; b != "hello" {
+		t.Errorf("%q", b)
+	}
+	if _, err := stream.Receive(); err != nil {
+		t.Error(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection outlives its run: %v", err)
+	}
+}

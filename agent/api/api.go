@@ -96,6 +96,9 @@ const (
 	flushTimeout = 100 * time.Millisecond
 )
 
+// BulkPiece is how many bytes of a large file are sent to the guest at a time.
+const BulkPiece = 1 << 20
+
 // TokenBytes is the size of what begins a connection to BulkPort.
 const TokenBytes = 32
 

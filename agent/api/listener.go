@@ -1,8 +1,10 @@
 package api
 
 import (
+	"errors"
 	"net"
 	"sync"
+	"syscall"
 )
 
 // LimitListener passes on the connections of l whose peer allow accepts, at most
@@ -40,6 +42,14 @@ func (l *limitListener) Accept() (net.Conn, error) {
 type limitConn struct {
 	net.Conn
 	release func()
+}
+
+// SyscallConn implements syscall.Conn where the connection itself does.
+func (c *limitConn) SyscallConn() (syscall.RawConn, error) {
+	if raw, ok := c.Conn.(syscall.Conn); ok {
+		return raw.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
 }
 
 // Close implements net.Conn.

@@ -105,6 +105,7 @@ type Line struct {
 
 	mu   sync.Mutex
 	conn net.Conn
+	tune tuner
 	shut bool
 }
 
@@ -118,7 +119,7 @@ func (l *Line) connect(c net.Conn) bool {
 	if l.shut {
 		return false
 	}
-	l.conn = c
+	l.conn, l.tune = c, newTuner(c)
 	close(l.came)
 	return true
 }
@@ -137,8 +138,9 @@ func (l *Line) wait() (net.Conn, error) {
 	}
 }
 
-// Read implements io.Reader. It waits for the connection, and then for bytes, at most
-// for the time that was given to NewDesk each.
+// Read implements io.Reader, but fills b, for which the peer has to send as much. It
+// waits for the connection, and then for the bytes, at most for the time that was given
+// to NewDesk each. b has at most api.BulkPiece bytes.
 func (l *Line) Read(b []byte) (int, error) {
 	c, err := l.wait()
 	if err != nil {
@@ -147,7 +149,14 @@ func (l *Line) Read(b []byte) (int, error) {
 	if err := c.SetReadDeadline(time.Now().Add(l.desk.stall)); err != nil {
 		return 0, err
 	}
-	return c.Read(b)
+	for n := 0; n < len(b); {
+		l.tune.await(len(b) - n)
+		m, err := c.Read(b[n:])
+		if n += m; err != nil {
+			return n, err
+		}
+	}
+	return len(b), nil
 }
 
 // Write implements io.Writer. It waits for the connection, and then for the peer to

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -37,13 +38,14 @@ type Conn struct {
 	from func([]byte) (n, pid int, err error)
 	// offer sends a message with the end of a new pipe, and gives the other: the init
 	// moves the bytes of a file on from there without looking at them.
-	offer   func([]byte) (*os.File, error)
+	offer   func(message []byte, size int64) (*os.File, error)
+	buf     []byte
 	lost    error // why no call can be made any more
 	started chan int
 	ended   chan Status
 }
 
-func newConn(c net.Conn, from func([]byte) (n, pid int, err error), offer func([]byte) (*os.File, error)) *Conn {
+func newConn(c net.Conn, from func([]byte) (n, pid int, err error), offer func([]byte, int64) (*os.File, error)) *Conn {
 	return &Conn{conn: c, from: from, offer: offer, started: make(chan int, 1), ended: make(chan Status, 1)}
 }
 
@@ -83,7 +85,7 @@ func (c *Conn) WriteFile(ctx context.Context, name string, mode fs.FileMode, siz
 func (c *Conn) sendFile(ctx context.Context, message []byte, size int64, r io.Reader) error {
 	var pipe *os.File
 	err := c.timed(func() (err error) {
-		pipe, err = c.offer(message)
+		pipe, err = c.offer(message, size)
 		return c.explain(err)
 	})
 	if err != nil {
@@ -91,7 +93,8 @@ func (c *Conn) sendFile(ctx context.Context, message []byte, size int64, r io.Re
 	}
 	defer pipe.Close()
 	defer context.AfterFunc(ctx, func() { expire(pipe) })()
-	b := make([]byte, min(size, pipeBytes))
+	c.buf = slices.Grow(c.buf[:0], int(min(size, pipeBytes)))
+	b := c.buf[:cap(c.buf)]
 	for left := size; left > 0; {
 		n, err := io.ReadFull(r, b[:min(left, pipeBytes)])
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

@@ -196,7 +196,7 @@ func (l *Listener) accept(ctx context.Context, pid int, streams []*os.File) (*Co
 		return nil, err
 	}
 	c := newConn(sock, func(b []byte) (int, int, error) { return readFrom(sock, b) },
-		func(b []byte) (*os.File, error) { return offer(sock, b) })
+		func(b []byte, size int64) (*os.File, error) { return offer(sock, b, size) })
 	return c, c.within(ctx, func() error {
 		if err := checkPeer(sock, pid); err != nil {
 			return err
@@ -214,13 +214,15 @@ func (l *Listener) accept(ctx context.Context, pid int, streams []*os.File) (*Co
 
 // offer sends a message with the end of a new pipe that is read from, and gives the
 // other.
-func offer(sock *net.UnixConn, message []byte) (*os.File, error) {
+func offer(sock *net.UnixConn, message []byte, size int64) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	_, err = withFD(w, func(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeBytes) })
+	if size > smallPipe {
+		_, err = withFD(w, func(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeBytes) })
+	}
 	if err == nil {
 		_, err = withFD(r, func(fd int) (struct{}, error) {
 			err := unix.SetNonblock(fd, false)

@@ -43,8 +43,11 @@ const (
 
 const (
 	protocolVersion = 2
-	// pipeBytes is what a pipe holds, and how much of a file is written at a time.
-	pipeBytes = 256 << 10
+	// pipeBytes is what a pipe holds, and how much of a file is written at a time: each
+	// piece is a change between two processes, which costs most where the processor is
+	// emulated. A file of smallPipe takes a pipe as the kernel makes it.
+	pipeBytes = 1 << 20
+	smallPipe = 64 << 10
 	// maxReport is the longest message of the init, a B.
 	maxReport = 512
 	// maxErrno is MAX_ERRNO of Linux.

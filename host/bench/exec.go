@@ -55,7 +55,7 @@ func benchExec(ctx context.Context, o options, g *boxtest.Guest, r *report) erro
 	if err := benchMCP(ctx, p, r); err != nil {
 		return err
 	}
-	return benchFiles(ctx, p, r)
+	return benchFiles(ctx, o, p, r)
 }
 
 // benchHelp measures what needs no VM.

@@ -30,38 +30,24 @@ const (
 // benchSockets measures our virtio socket device against a bare virtio-serial port
 // of the same guest.
 func benchSockets(ctx context.Context, o options, r *report) error {
-	b, err := bundle.Open(o.bundle)
-	if err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "pybox-bench")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	c, err := vmtest.MakeConfig(ctx, dir, b.Path(b.Manifest.Kernel.File), vmtest.GuestPackage)
-	if err != nil {
-		return err
-	}
 	serial, theirs, err := serialPair()
 	if err != nil {
 		return err
 	}
 	defer serial.Close()
-	fd := 7 + len(c.Disks) // see qemu.Options.ExtraFiles
-	d := qemu.New(qemu.Options{
+	const fd = 7 + 1 // see qemu.Options.ExtraFiles: after the one disk
+	m, leave, err := startSockets(ctx, o, qemu.Options{
 		ExtraFiles: []*os.File{theirs},
 		ExtraArgs: []string{"-device", "virtio-serial-pci-non-transitional",
 			"-chardev", fmt.Sprintf("socket,id=serial,fd=%d", fd), "-device", "virtserialport,chardev=serial,name=bench"},
 	})
-	start, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	m, err := d.Start(start, c)
 	theirs.Close()
 	if err != nil {
 		return err
 	}
-	defer m.Kill()
+	defer leave()
+	start, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	sock, err := dial(start, m, vmtest.PortEcho)
 	if err != nil {
 		return err
@@ -99,6 +85,37 @@ func benchSockets(ctx context.Context, o options, r *report) error {
 		row{Name: "socket: ratio of the two", Value: s / v, Unit: "x", Limit: 2},
 	)
 	return nil
+}
+
+// startSockets starts the guest of package vmtest, which has nothing but services on
+// sockets; leave ends it.
+func startSockets(ctx context.Context, o options, q qemu.Options) (m vm.Machine, leave func(), err error) {
+	b, err := bundle.Open(o.bundle)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := os.MkdirTemp("", "pybox-bench")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
+	c, err := vmtest.MakeConfig(ctx, dir, b.Path(b.Manifest.Kernel.File), vmtest.GuestPackage)
+	if err != nil {
+		return nil, nil, err
+	}
+	start, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if m, err = qemu.New(q).Start(start, c); err != nil {
+		return nil, nil, err
+	}
+	return m, func() {
+		m.Kill()
+		os.RemoveAll(dir)
+	}, nil
 }
 
 func serialPair() (net.Conn, *os.File, error) {

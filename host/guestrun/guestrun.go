@@ -137,7 +137,7 @@ type File struct {
 	// Folder makes it a folder; Bytes, Executable and Open are not used.
 	Folder bool
 	// Open gives its content, once. It may block, as reading the content may:
-	// where a piece of 256 KiB takes more than ReadWait the run is given up.
+	// where a piece of up to 1 MiB takes more than ReadWait the run is given up.
 	Open func() (io.ReadCloser, error)
 }
 

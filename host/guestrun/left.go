@@ -153,6 +153,7 @@ type result struct {
 	kept Kept
 	sum  [sha256.Size]byte
 	err  error
+	data []byte // of the job, of no more use
 }
 
 func newShelf(keep func(Left) (Kept, error)) *shelf {
@@ -235,6 +236,7 @@ func (s *shelving) run() {
 		select {
 		case j := <-s.jobs:
 			r := s.do(j)
+			r.data = j.data
 			select {
 			case s.done <- r:
 				if r.kept != nil || r.err != nil {

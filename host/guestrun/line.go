@@ -17,6 +17,10 @@ import (
 // lineWait bounds the making of the connection for large files.
 const lineWait = 10 * time.Second
 
+// leftPiece is how many bytes are received at a time: few enough to be still in the
+// processor's cache when they are hashed and written.
+const leftPiece = 256 << 10
+
 // errNoLine: the guest sends over a connection that it has not allowed.
 var errNoLine = errors.New("the guest has allowed no connection for large files")
 
@@ -26,13 +30,39 @@ type line struct {
 	guest Guest
 	ctx   context.Context // the end of the connection, and of all that waits for it
 
+	// free has buffers for pieces of files, which are used again.
+	free chan []byte
+
 	mu    sync.Mutex
 	token []byte // empty: there is no connection
 	conn  net.Conn
 	err   error
 }
 
-func newLine(ctx context.Context, g Guest) *line { return &line{ctx: ctx, guest: g} }
+func newLine(ctx context.Context, g Guest) *line {
+	return &line{ctx: ctx, guest: g, free: make(chan []byte, 2)}
+}
+
+// buffer gives one for a piece.
+func (l *line) buffer() []byte {
+	select {
+	case b := <-l.free:
+		return b
+	default:
+		return make([]byte, leftPiece)
+	}
+}
+
+// recycle takes back the bytes of a piece, which nobody uses any more.
+func (l *line) recycle(b []byte) {
+	if cap(b) != leftPiece {
+		return // it came in the stream
+	}
+	select {
+	case l.free <- b[:leftPiece]:
+	default:
+	}
+}
 
 // allow takes what the connection begins with.
 func (l *line) allow(token []byte) {
@@ -94,7 +124,7 @@ func (l *line) Write(b []byte) (int, error) {
 func (l *line) file(bytes int64, pass func(*agentv1.RunEvent) bool) bool {
 	c, err := l.open()
 	for err == nil && bytes > 0 {
-		b := make([]byte, min(bytes, api.MaxDataPiece))
+		b := l.buffer()[:min(bytes, leftPiece)]
 		if _, err = io.ReadFull(c, b); err != nil {
 			break
 		}

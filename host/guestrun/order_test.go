@@ -114,6 +114,7 @@ func TestOrder(t *testing.T) {
 		"a cleanup twice":          {admitted(), started(), record(0, "", incomplete), cleanup(), cleanup()},
 		"more output than kept":    {admitted(), started(), output(1, strings.Repeat("x", 1<<20)), output(1, "x")},
 
+		"a token, unasked":          {{Event: &agentv1.RunEvent_Admitted{Admitted: &agentv1.Admitted{BulkToken: make([]byte, api.TokenBytes)}}}},
 		"a record of another run":   {admitted(), started(), record(0, "", func(r *agentv1.RunRecord) { r.Id = "run-2" })},
 		"another start":             {admitted(), started(), record(0, "", func(r *agentv1.RunRecord) { r.StartedAtNs++ })},
 		"never started after all":   {admitted(), started(), record(0, "", func(r *agentv1.RunRecord) { r.StartedAtNs = 0 })},

@@ -166,6 +166,7 @@ func (r *run) loop(ctx context.Context) {
 			r.sign()
 		case kept := <-r.shelf.done:
 			r.shelf.took(kept)
+			r.line.recycle(kept.data)
 			r.sign()
 		case <-r.shelf.late.C:
 			r.shelf.stop(errSlowKeep)

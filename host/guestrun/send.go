@@ -130,7 +130,11 @@ func (s *sender) file(ctx context.Context, f File) error {
 	}
 	defer content.Close()
 	sum, left := sha256.New(), f.Bytes
-	buf := make([]byte, min(api.MaxDataPiece, f.Bytes+1))
+	piece := int64(api.MaxDataPiece)
+	if m.GetBulk() {
+		piece = api.BulkPiece
+	}
+	buf := make([]byte, min(piece, f.Bytes+1))
 	for {
 		n, err := s.fill(ctx, f, content, buf)
 		if ctx.Err() != nil {

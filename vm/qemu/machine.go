@@ -22,6 +22,10 @@ import (
 // context id space, of its own. 0 to 2 are taken (virtio 1.2, 5.10.4).
 const guestCID = 3
 
+// receiveBuffer is the window of one connection, in bytes: with less the guest waits
+// more often than it sends.
+const receiveBuffer = 1 << 20
+
 // killWait bounds how long the kernel may take to reap a killed QEMU.
 const killWait = 10 * time.Second
 
@@ -62,7 +66,7 @@ func (d *driver) launch(ctx context.Context, c vm.Config, binary string, ch choi
 			return nil, fmt.Errorf("starting the machine: %w", err)
 		}
 	}
-	dev, err := vhostuser.New(guestCID, vhostuser.WithLogger(d.log))
+	dev, err := vhostuser.New(guestCID, vhostuser.WithLogger(d.log), vhostuser.WithReceiveBuffer(receiveBuffer))
 	if err != nil {
 		return nil, err
 	}
