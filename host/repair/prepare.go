@@ -47,7 +47,7 @@ type job struct {
 // prepare checks all that can be checked before anything runs or is asked.
 func (c Command) prepare(ctx context.Context, w World) (*job, error) {
 	p := &preparation{c: c, w: w, ctx: ctx, job: &job{}}
-	for _, step := range []func() error{p.words, p.budgets, p.program, p.check, p.limits, p.takeAlong, p.stdin, p.places, p.who} {
+	for _, step := range []func() error{p.words, p.budgets, p.program, p.check, p.limits, p.takeAlong, p.stdin, p.places, p.who, p.secrets} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -77,6 +77,9 @@ func (p *preparation) words() error {
 		s.Expect = &c.Expect
 	}
 	for _, e := range c.Env {
+		if name, _, _ := strings.Cut(e, "="); provider.IsKey(name) {
+			return refuse("--env: %s is the key of a model's server, which no box is given", name)
+		}
 		if !strings.Contains(e, "=") {
 			value, ok := p.w.LookupEnv(e)
 			if !ok {
@@ -334,13 +337,46 @@ func (p *preparation) places() (err error) {
 	return nil
 }
 
+func (p *preparation) getenv(name string) string {
+	s, _ := p.w.LookupEnv(name)
+	return s
+}
+
+// secrets refuses keys in all that a model is told, that a box is given, or that is kept.
+func (p *preparation) secrets() error {
+	c, s := p.c, p.job.settings
+	type text struct {
+		where string
+		data  []byte
+	}
+	texts := []text{{"FILE", s.Job.Program.Data}, {"--stdin", s.Job.Stdin}}
+	if s.Check != nil {
+		texts = append(texts, text{"--check", s.Check.Data}, text{"--check", []byte(s.Check.Name)})
+	}
+	for _, f := range s.Job.Inputs {
+		texts = append(texts, text{"--input", f.Data}, text{"--input", []byte(f.Name)})
+	}
+	for where, words := range map[string][]string{
+		"FILE": {s.Job.Program.Name}, "--goal": {c.Goal}, "--expect": {c.Expect}, "--env": s.Job.Env, "an argument": c.Args, "--output": {c.Output},
+		"--model": {c.Model}, "--base-url": {p.job.provider.Server()},
+	} {
+		for _, w := range words {
+			texts = append(texts, text{where, []byte(w)})
+		}
+	}
+	for _, k := range provider.Keys(p.getenv) {
+		for _, t := range texts {
+			if bytes.Contains(t.data, []byte(k.Value)) {
+				return refuse("%s: the value of %s is in it, which no model is told and no box is given: take it out, or unset %s if it is no secret", t.where, k.Variable, k.Variable)
+			}
+		}
+	}
+	return nil
+}
+
 // who finds the model's provider.
 func (p *preparation) who() (err error) {
-	getenv := func(name string) string {
-		s, _ := p.w.LookupEnv(name)
-		return s
-	}
-	p.job.provider, err = provider.Choose(provider.Wish{Provider: p.c.Provider, BaseURL: p.c.BaseURL, Model: p.c.Model, Getenv: getenv})
+	p.job.provider, err = provider.Choose(provider.Wish{Provider: p.c.Provider, BaseURL: p.c.BaseURL, Model: p.c.Model, Getenv: p.getenv})
 	if errors.Is(err, provider.ErrUsage) {
 		return usageError{err}
 	}

@@ -327,7 +327,7 @@ func TestUsage(t *testing.T) {
 	if len(s.Requests()) != 0 || d.host.Starts() != 0 || len(d.kept()) != 0 || d.read("there.py") != "mine" {
 		t.Errorf("%d questions, %d starts, kept %v", len(s.Requests()), d.host.Starts(), d.kept())
 	}
-	for _, c := range []Command{{}, {BaseURL: "http://gpu.example/v1"}} {
+	for _, c := range []Command{{}, {Provider: "openai", BaseURL: "http://gpu.example/v1"}} {
 		d.env["OPENAI_API_KEY"] = map[bool]string{true: secret}[c.BaseURL != ""]
 		if code := d.run(t.Context(), c); code != ExitUsage {
 			t.Errorf("%+v: %d\n%s", c, code, d.err.String())
@@ -455,7 +455,7 @@ func TestPage(t *testing.T) {
 	for _, word := range []string{
 		history.EndFine, history.EndRepaired, history.EndRounds, history.EndWall, history.EndModelTime, history.EndRunTime, history.EndTokens,
 		history.EndRepetition, history.EndModel, history.EndRun, history.EndInterrupted,
-		history.RefusedNoChange, history.RefusedRepeated, history.RefusedCut, history.RefusedDeclined,
+		history.RefusedNoChange, history.RefusedRepeated, history.RefusedCut, history.RefusedDeclined, history.RefusedKey,
 		answer.NoBlock, answer.SeveralBlocks, answer.Unterminated, answer.NotPython, answer.Empty, answer.TooLarge, answer.Binary, history.Schema,
 	} {
 		if !strings.Contains(string(page), "`"+word+"`") && !strings.Contains(string(page), `"`+word+`"`) {
@@ -482,4 +482,65 @@ func TestStartIsFree(t *testing.T) {
 			t.Errorf("%+v, %+v", h.End, h.Spent)
 		}
 	})
+}
+
+// TestKeys: what has a key in it is neither run nor told, wherever it stands.
+func TestKeys(t *testing.T) {
+	d := newDesk(t)
+	s := modeltest.New(t, modeltest.OpenAI("```\n"+works+"```", "stop"))
+	for _, name := range []string{"key.py", "input", secret + ".py", secret} {
+		d.write(name, broken)
+	}
+	for _, name := range []string{"key.py", "input"} {
+		d.write(name, broken+"# "+secret+"\n")
+	}
+	for _, variable := range []string{"OPENAI_API_KEY", "ANTHROPIC_API_KEY"} {
+		d.env = map[string]string{variable: secret, "OTHER": secret}
+		for _, c := range []Command{
+			{File: "key.py"}, {File: secret + ".py"}, {Check: "key.py"}, {Check: secret + ".py"}, {Inputs: []string{"input"}}, {Inputs: []string{secret}},
+			{Stdin: "input"}, {Goal: secret}, {Expect: "x" + secret}, {Args: []string{"-k", secret}}, {Model: secret},
+			{Env: []string{variable}}, {Env: []string{variable + "=another"}}, {Env: []string{"OTHER"}}, {Env: []string{"OTHER=" + secret}}, {Output: secret + ".out"},
+			{BaseURL: s.URL + "/" + secret},
+		} {
+			if c.BaseURL == "" {
+				c.BaseURL = s.URL
+			}
+			if code := d.run(t.Context(), c); code != ExitUsage || !strings.Contains(d.err.String(), variable) {
+				t.Errorf("%+v: %d\n%s", c, code, d.err.String())
+			}
+			d.nothingSecret()
+		}
+	}
+	if len(s.Requests()) != 0 || d.host.Starts() != 0 {
+		t.Errorf("%d questions, %d starts", len(s.Requests()), d.host.Starts())
+	}
+}
+
+// TestKeyInAnswer: an answer with the key in it is refused whole.
+func TestKeyInAnswer(t *testing.T) {
+	d := newDesk(t)
+	d.env["OPENAI_API_KEY"] = secret
+	s := modeltest.New(t, modeltest.OpenAI("```\nkey = '"+secret+"'\n```", "stop"), modeltest.OpenAI("```\n"+works+"```", "stop"))
+	code := d.run(t.Context(), Command{Provider: "openai", BaseURL: s.URL, Model: "m", JSON: true})
+	h := d.history(d.out.String())
+	if code != ExitDone || len(h.Rounds) != 3 || h.Rounds[1].Answer.Refused != history.RefusedKey || h.Rounds[1].Program != nil {
+		t.Errorf("%d, %+v", code, h)
+	}
+	d.nothingSecret(d.kept()...)
+}
+
+// TestSaid: before anything is sent, a person is told what.
+func TestSaid(t *testing.T) {
+	d := newDesk(t)
+	var out bytes.Buffer
+	show := newDisplay(World{Stderr: &out}, false)
+	p, err := provider.Choose(provider.Wish{Provider: "openai", BaseURL: "https://a.example", Getenv: func(string) string { return "" }})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	show.begin(&job{provider: p})
+	show.begin(&job{provider: p, settings: loop.Settings{Check: &engine.File{}}})
+	if text := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(text, "the program and what it prints are sent there") || !strings.Contains(text, "what it and the check print") {
+		t.Errorf("%s", text)
+	}
 }

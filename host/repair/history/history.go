@@ -1,6 +1,6 @@
 // Package history is the record of a repair, as plain types: every round with its
 // code, its diff and its receipt, what was spent, and what ended it. docs/repair.md
-// describes it. It composes and stores nothing, and never has a key in it.
+// describes it. It composes and stores nothing.
 package history
 
 import (
@@ -35,6 +35,7 @@ const (
 	RefusedRepeated = "repetition" // it was there before
 	RefusedCut      = "cut_off"    // it was not complete at its bound
 	RefusedDeclined = "declined"   // the model, or its provider, declined
+	RefusedKey      = "has_key"    // it has the key in it; it is not kept
 )
 
 // History is the record of a repair.

@@ -202,6 +202,9 @@ func (r *repair) ask(ctx context.Context, round *history.Round) (string, *histor
 	case model.StopRefusal:
 		r.refuse(round, a.Text, history.RefusedDeclined, "the model declined to answer")
 		return "", nil
+	case model.StopKey:
+		r.refuse(round, "", history.RefusedKey, "it has the key of the model's server in it, which no program is given")
+		return "", nil
 	case model.StopLength:
 		r.refuse(round, a.Text, history.RefusedCut, fmt.Sprintf("it was not complete after %d tokens; be shorter", a.Tokens.Output))
 		return "", nil

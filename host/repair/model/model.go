@@ -49,6 +49,7 @@ const (
 	StopLength  Stop = "length"  // Question.MaxTokens, or the model's own limit
 	StopRefusal Stop = "refusal" // the model or its provider declined
 	StopOther   Stop = "other"   // a reason that PyBox does not know
+	StopKey     Stop = "key"     // none, but it has the key in it, and no text here
 )
 
 // Answer is what a model said. Nothing of it is to be trusted.

@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/pybox/pybox/host/repair/model"
@@ -12,18 +13,21 @@ const (
 	// shortKey is the length up to which a key is no secret: local servers are
 	// given words such as "none".
 	shortKey = 8
-	// inPlace is what stands where a key was.
+	// inPlace is what stands where a key was in an error.
 	inPlace = "[key]"
 	// maxDetail bounds what is told of an error, in bytes. What is cut before the key
 	// is taken out may have half of it.
 	maxDetail = 500
 )
 
-// discreet takes the key out of all that a provider gives: an answer goes into a box
-// and into the history, an error to a terminal.
+// discreet keeps keys out of all that a provider gives: an answer goes into a box and
+// into the history, an error to a terminal. It never alters an answer. A server may know
+// keys that it was not sent: it may be a router with an environment like ours.
 type discreet struct {
 	client model.Client
-	key    string
+	keys   []Key
+	// hint is what can be done when the server denies; empty: nothing.
+	hint string
 }
 
 // Ask implements model.Client.
@@ -32,7 +36,9 @@ func (d *discreet) Ask(ctx context.Context, q model.Question, on func(int)) (*mo
 	if err != nil {
 		return nil, d.failure(ctx, err)
 	}
-	a.Text = d.without(a.Text)
+	if d.in(a.Text) {
+		a.Text, a.Stop = "", model.StopKey
+	}
 	return a, nil
 }
 
@@ -42,17 +48,22 @@ func (d *discreet) Models(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, d.failure(ctx, err)
 	}
-	for i, n := range names {
-		names[i] = d.without(n)
+	if slices.ContainsFunc(names, d.in) {
+		return nil, &model.Error{Kind: model.Stream, RetryAfter: -1, NoRetry: true, Detail: "the name of a model has a key in it"}
 	}
 	return names, nil
 }
 
+// in tells whether a text has a key in it.
+func (d *discreet) in(s string) bool {
+	return slices.ContainsFunc(d.keys, func(k Key) bool { return strings.Contains(s, k.Value) })
+}
+
 func (d *discreet) without(s string) string {
-	if len(d.key) <= shortKey {
-		return s
+	for _, k := range d.keys {
+		s = strings.ReplaceAll(s, k.Value, inPlace)
 	}
-	return strings.ReplaceAll(s, d.key, inPlace)
+	return s
 }
 
 // failure is err without the key in any of its texts.
@@ -66,6 +77,9 @@ func (d *discreet) failure(ctx context.Context, err error) error {
 	}
 	clean := *e
 	clean.Detail = short(d.without(e.Detail))
+	if e.Kind == model.Denied && d.hint != "" {
+		clean.Detail = strings.TrimPrefix(clean.Detail+"; "+d.hint, "; ")
+	}
 	if e.Err != nil {
 		clean.Err = errors.New(short(d.without(e.Err.Error())))
 	}

@@ -1,7 +1,8 @@
 // Package provider decides which model is asked, where and with which key, from what a
 // person says and from the environment, and says it aloud. Keys come from the
-// environment alone. One is sent to the server that was chosen and to no other, never
-// over a connection that others can read, and it is taken out of all that comes back.
+// environment alone. One is sent to its provider's own server, or to one for which a
+// person asked for that, and to no other, never over a connection that others can read.
+// All of them are taken out of errors that come back, and no answer that has one is given.
 package provider
 
 import (
@@ -52,11 +53,13 @@ type Provider struct {
 	Name string
 	// Base is the base URL. It has no user, query or fragment.
 	Base *url.URL
-	// KeyFrom is the variable that the key is from; empty: there is none.
-	KeyFrom string
+	// KeyFrom is the variable that the key is from; empty: none is sent. Unsent is then
+	// the one whose key nobody asked to be sent to this server; empty: none is set.
+	KeyFrom, Unsent string
 	// Why is how the provider was found, where the person did not name it.
 	Why string
 	key string
+	all []Key
 }
 
 // ErrUsage: what was said does not name a provider, or not one that can be asked.
@@ -72,7 +75,7 @@ func Choose(w Wish) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{Name: k.name, Why: why, key: w.Getenv(k.keyVar)}
+	p := &Provider{Name: k.name, Why: why, key: w.Getenv(k.keyVar), all: Keys(w.Getenv)}
 	from, base := "--base-url", w.BaseURL
 	if base == "" {
 		from, base = k.baseVar, w.Getenv(k.baseVar)
@@ -83,10 +86,42 @@ func Choose(w Wish) (*Provider, error) {
 	if p.Base, err = readBase(k.name, base); err != nil {
 		return nil, refuse("%s: %w", from, err)
 	}
-	if p.key != "" {
+	switch {
+	case p.key == "":
+	case w.trusts(p.Base, k):
 		p.KeyFrom = k.keyVar
+	default:
+		p.key, p.Unsent = "", k.keyVar
 	}
 	return p, p.check(k)
+}
+
+// trusts tells whether a provider's key is for the server at base: it is the provider's
+// own, or the person named the provider, or its variable names the server.
+func (w Wish) trusts(base *url.URL, k kind) bool {
+	if base.Hostname() == k.host || w.Provider != "" {
+		return true
+	}
+	named, err := readBase(k.name, w.Getenv(k.baseVar))
+	return err == nil && *named == *base
+}
+
+// Key is a provider's key in the environment.
+type Key struct{ Variable, Value string }
+
+// Keys are those of all providers that are set and long enough to be secrets.
+func Keys(getenv func(string) string) (all []Key) {
+	for _, k := range kinds {
+		if v := getenv(k.keyVar); len(v) > shortKey {
+			all = append(all, Key{k.keyVar, v})
+		}
+	}
+	return all
+}
+
+// IsKey tells whether a variable is one for a key.
+func IsKey(variable string) bool {
+	return slices.ContainsFunc(kinds[:], func(k kind) bool { return k.keyVar == variable })
 }
 
 // kind finds what is to be spoken, and says by what.
@@ -100,19 +135,50 @@ func (w Wish) kind() (kind, string, error) {
 		return kind{}, "", refuse("--provider: %.40q is not known; there are %s and %s", w.Provider, OpenAI, Anthropic)
 	}
 	if w.BaseURL != "" {
-		for _, k := range kinds {
-			if u, err := url.Parse(w.BaseURL); err == nil && u.Hostname() == k.host {
-				return k, "chosen by --base-url", nil
-			}
-		}
-		return kinds[0], "as most servers speak it; --provider says otherwise", nil
+		k, why := w.byBase()
+		return k, why, nil
 	}
+	var others []kind // for which another server than their own is named
 	for _, k := range kinds {
-		if slices.ContainsFunc(k.models, func(s string) bool { return strings.HasPrefix(w.Model, s) }) {
-			return k, "chosen by the model's name", nil
+		if base, err := readBase(k.name, w.Getenv(k.baseVar)); err == nil && base.Hostname() != k.host {
+			others = append(others, k)
 		}
+	}
+	if len(others) == 1 { // a router, perhaps, that has all models
+		return others[0], "chosen by " + others[0].baseVar, nil
+	}
+	if k, ok := w.byModel(); ok {
+		return k, "chosen by the model's name", nil
 	}
 	return w.byEnvironment()
+}
+
+// byBase finds what the server of --base-url speaks. Which keys are set says nothing
+// about it.
+func (w Wish) byBase() (kind, string) {
+	for _, k := range kinds {
+		base, err := readBase(k.name, w.BaseURL)
+		if err == nil && base.Hostname() == k.host {
+			return k, "chosen by --base-url"
+		}
+		if err == nil && w.trusts(base, k) {
+			return k, "chosen by " + k.baseVar
+		}
+	}
+	if k, ok := w.byModel(); ok {
+		return k, "chosen by the model's name"
+	}
+	return kinds[0], "as most servers speak it; --provider says otherwise"
+}
+
+func (w Wish) byModel() (kind, bool) {
+	name := strings.ToLower(w.Model)
+	for _, k := range kinds {
+		if slices.ContainsFunc(k.models, func(s string) bool { return strings.HasPrefix(name, s) }) {
+			return k, true
+		}
+	}
+	return kind{}, false
 }
 
 func (w Wish) byEnvironment() (kind, string, error) {
@@ -139,12 +205,14 @@ func (w Wish) byEnvironment() (kind, string, error) {
 func readBase(name, s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
-	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", hostname(u) == "":
 		return nil, errors.New("it is not a URL such as http://127.0.0.1:11434/v1") // the text may have a password in it
 	case u.User != nil:
 		return nil, errors.New("it has a user or password in it; a key is taken from the environment alone")
 	case u.RawQuery != "", u.ForceQuery, u.Fragment != "":
 		return nil, errors.New("it has a query or fragment, want none")
+	case u.RawPath != "":
+		return nil, errors.New("its path has characters in it that are written as %XX, want none")
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	switch {
@@ -154,7 +222,23 @@ func readBase(name, s string) (*url.URL, error) {
 		u.Path = strings.TrimSuffix(u.Path, "/v1")
 	}
 	u.Path += "/"
-	return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}, nil
+	return &url.URL{Scheme: u.Scheme, Host: host(u), Path: u.Path}, nil
+}
+
+// hostname is a URL's, in the one way of several to write it that others are compared
+// with.
+func hostname(u *url.URL) string { return strings.TrimSuffix(strings.ToLower(u.Hostname()), ".") }
+
+// host is hostname with the port; an address is as it was.
+func host(u *url.URL) string {
+	switch name := hostname(u); {
+	case strings.Contains(name, ":"):
+		return u.Host
+	case u.Port() != "":
+		return net.JoinHostPort(name, u.Port())
+	default:
+		return name
+	}
 }
 
 // check refuses what would give the key away, and what cannot work without one.
@@ -190,8 +274,11 @@ func (p *Provider) String() string {
 	if p.Why != "" {
 		format += " (" + p.Why + ")"
 	}
-	if p.KeyFrom != "" {
+	switch {
+	case p.KeyFrom != "":
 		key = "with the key of " + p.KeyFrom
+	case p.Unsent != "":
+		key += " (" + p.hint() + ")"
 	}
 	return fmt.Sprintf("%s, %s, in %s", p.Server(), key, format)
 }
@@ -200,12 +287,20 @@ func (p *Provider) String() string {
 // without encryption.
 func (p *Provider) Plain() bool { return p.Base.Scheme == "http" && !p.Loopback() }
 
+// hint says what has a key sent that is not; empty: there is none.
+func (p *Provider) hint() string {
+	if p.Unsent == "" {
+		return ""
+	}
+	return fmt.Sprintf("--provider %s has that of %s sent there", p.Name, p.Unsent)
+}
+
 // Client asks the provider. All that it gives is without the key.
 func (p *Provider) Client(l wire.Limits) model.Client {
 	if p.Name == Anthropic {
-		return &discreet{anthropic.New(p.Base, p.key, l), p.key}
+		return &discreet{anthropic.New(p.Base, p.key, l), p.all, p.hint()}
 	}
-	return &discreet{openai.New(p.Base, p.key, l), p.key}
+	return &discreet{openai.New(p.Base, p.key, l), p.all, p.hint()}
 }
 
 // ModelOf finds the model where a person named none: that of a server that has one.

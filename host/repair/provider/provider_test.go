@@ -37,10 +37,23 @@ func TestChoose(t *testing.T) {
 		{"by a variable", Wish{Getenv: env("ANTHROPIC_BASE_URL", "http://localhost:1/v1/")}, "anthropic http://localhost:1 "},
 		{"by the host", Wish{BaseURL: "https://api.anthropic.com/v1", Getenv: env(anthropicKey, secret)}, "anthropic https://api.anthropic.com ANTHROPIC_API_KEY"},
 		{"Ollama", Wish{BaseURL: "http://127.0.0.1:11434", Getenv: env()}, "openai http://127.0.0.1:11434/v1 "},
-		{"IPv6", Wish{BaseURL: "http://[::1]:8080/v1", Getenv: env(openaiKey, secret)}, "openai http://[::1]:8080/v1 OPENAI_API_KEY"},
-		{"a base URL beats the model's name", Wish{BaseURL: "http://127.0.0.1:4000", Model: "claude-x", Getenv: env()}, "openai http://127.0.0.1:4000/v1 "},
+		{"IPv6", Wish{BaseURL: "http://[::1]:8080/v1", Getenv: env(openaiKey, secret)}, "openai http://[::1]:8080/v1 "},
+		{"the model's name beats what most speak", Wish{BaseURL: "https://gw.example/anthropic", Model: "Claude-x", Getenv: env(openaiKey, secret, anthropicKey, secret)}, "anthropic https://gw.example/anthropic "},
+		{"a name that says nothing", Wish{BaseURL: "http://127.0.0.1:4000", Model: "qwen", Getenv: env(anthropicKey, secret)}, "openai http://127.0.0.1:4000/v1 "},
+		{"large letters", Wish{BaseURL: "https://API.Anthropic.com:443", Getenv: env(openaiKey, secret, anthropicKey, secret)}, "anthropic https://api.anthropic.com:443 ANTHROPIC_API_KEY"},
+		{"a dot", Wish{BaseURL: "https://api.anthropic.com.", Getenv: env(openaiKey, secret, anthropicKey, secret)}, "anthropic https://api.anthropic.com ANTHROPIC_API_KEY"},
+		{"another's server", Wish{BaseURL: "https://a.example", Getenv: env(openaiKey, secret)}, "openai https://a.example/v1 "},
+		{"another's server, said", Wish{Provider: "openai", BaseURL: "https://a.example", Getenv: env(openaiKey, secret)}, "openai https://a.example/v1 OPENAI_API_KEY"},
+		{"named twice", Wish{BaseURL: "https://a.example/v1/", Getenv: env(openaiKey, secret, "OPENAI_BASE_URL", "https://A.example")}, "openai https://a.example/v1 OPENAI_API_KEY"},
+		{"named twice, the other", Wish{BaseURL: "https://a.example/v1/", Getenv: env(anthropicKey, secret, "ANTHROPIC_BASE_URL", "https://a.example/v1")}, "anthropic https://a.example ANTHROPIC_API_KEY"},
+		{"an empty variable names nothing", Wish{BaseURL: "https://a.example", Getenv: env(openaiKey, secret, "OPENAI_BASE_URL", "")}, "openai https://a.example/v1 "},
+		{"by a variable, with its key", Wish{Getenv: env(openaiKey, secret, "OPENAI_BASE_URL", "https://a.example")}, "openai https://a.example/v1 OPENAI_API_KEY"},
+		{"a router", Wish{Model: "claude-x", Getenv: env(openaiKey, secret, anthropicKey, secret, "OPENAI_BASE_URL", "https://a.example")}, "openai https://a.example/v1 OPENAI_API_KEY"},
+		{"no router", Wish{Model: "claude-x", Getenv: env(openaiKey, secret, anthropicKey, secret, "OPENAI_BASE_URL", "https://api.openai.com/v1")}, "anthropic https://api.anthropic.com ANTHROPIC_API_KEY"},
+		{"Ollama with a key set", Wish{BaseURL: "http://127.0.0.1:11434", Model: "gpt-oss", Getenv: env(openaiKey, secret)}, "openai http://127.0.0.1:11434/v1 "},
+		{"a name that looks local", Wish{BaseURL: "http://localhost.evil.example", Getenv: env(openaiKey, secret)}, "openai http://localhost.evil.example/v1 "},
 		{"said", Wish{Provider: "anthropic", BaseURL: "http://127.0.0.1:4000/proxy", Getenv: env(openaiKey, secret)}, "anthropic http://127.0.0.1:4000/proxy "},
-		{"a flag beats a variable", Wish{BaseURL: "https://a.example/x/", Getenv: env(openaiKey, secret, "OPENAI_BASE_URL", "https://b.example")}, "openai https://a.example/x OPENAI_API_KEY"},
+		{"a flag beats a variable", Wish{BaseURL: "https://a.example/x/", Getenv: env(openaiKey, secret, "OPENAI_BASE_URL", "https://b.example")}, "openai https://a.example/x "},
 		{"plain without a key", Wish{BaseURL: "http://gpu:8000/v1", Getenv: env()}, "openai http://gpu:8000/v1 "},
 	} {
 		p, err := Choose(c.wish)
@@ -50,6 +63,9 @@ func TestChoose(t *testing.T) {
 		}
 		if got := fmt.Sprintf("%s %s %s", p.Name, p.Server(), p.KeyFrom); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+		if says := strings.Contains(p.String(), "--provider "+p.Name+" has that of"); says != (p.Unsent != "") || says && p.KeyFrom != "" {
+			t.Errorf("%s: %s", c.name, p)
 		}
 		if strings.Contains(p.String()+fmt.Sprint(p.Why), secret) {
 			t.Errorf("%s: shows the key: %s", c.name, p)
@@ -66,11 +82,12 @@ func TestRefusals(t *testing.T) {
 		{"both", "both set", Wish{Getenv: env("OPENAI_API_KEY", secret, "ANTHROPIC_API_KEY", secret)}},
 		{"unknown", "not known", Wish{Provider: "gemini", Getenv: env()}},
 		{"no key", "wants a key", Wish{Model: "claude-x", Getenv: env()}},
-		{"plain with a key", "others can read it", Wish{BaseURL: "http://gpu:8000/v1", Getenv: env("OPENAI_API_KEY", secret)}},
+		{"plain with a key", "others can read it", Wish{Provider: "openai", BaseURL: "http://gpu:8000/v1", Getenv: env("OPENAI_API_KEY", secret)}},
 		{"plain by variable", "others can read it", Wish{Getenv: env("OPENAI_API_KEY", secret, "OPENAI_BASE_URL", "http://10.0.0.1")}},
-		{"a name that looks local", "others can read it", Wish{BaseURL: "http://localhost.evil.example", Getenv: env("OPENAI_API_KEY", secret)}},
+		{"a name that looks local", "others can read it", Wish{Provider: "openai", BaseURL: "http://LOCALHOST.evil.example", Getenv: env("OPENAI_API_KEY", secret)}},
 		{"password", "environment alone", Wish{BaseURL: "https://u:" + secret + "@a.example", Getenv: env()}},
 		{"query", "query", Wish{BaseURL: "https://a.example/?key=" + secret, Getenv: env()}},
+		{"a path that has two readings", "%XX", Wish{BaseURL: "https://a.example/x%2Fy/v1", Getenv: env()}},
 		{"fragment", "query", Wish{BaseURL: "https://a.example/#" + secret, Getenv: env()}},
 		{"another scheme", "not a URL", Wish{BaseURL: "ftp://a.example/" + secret, Getenv: env()}},
 		{"no host", "not a URL", Wish{BaseURL: "127.0.0.1:11434", Getenv: env()}},
@@ -117,10 +134,10 @@ func TestKeyStaysHere(t *testing.T) {
 			}
 		}
 		a, err := c.Ask(t.Context(), q, nil)
-		if err != nil || a.Text != "```python\nkey = '[key]'\n```" {
+		if err != nil || a.Text != "" || a.Stop != model.StopKey || a.Tokens.Sum() == 0 {
 			t.Errorf("%s: %+v, %v", name, a, err)
 		}
-		if names, err := c.Models(t.Context()); err != nil || len(names) != 1 || names[0] != inPlace {
+		if names, err := c.Models(t.Context()); err == nil || len(names) != 0 || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %q, %v", name, names, err)
 		}
 		for _, r := range s.Requests() {
@@ -169,5 +186,38 @@ func TestModelOf(t *testing.T) {
 		if got != c.want || (err == nil) != (c.say == "") || err != nil && (!strings.Contains(err.Error(), c.say) || !errors.Is(err, ErrUsage)) {
 			t.Errorf("%.60s: %q, %v", c.body, got, err)
 		}
+	}
+}
+
+// TestAnswersStayWhole: no answer is altered, whatever words keys are.
+func TestAnswersStayWhole(t *testing.T) {
+	for key, want := range map[string]model.Stop{"none": model.StopEnd, "placeholder": model.StopKey, "another-word": model.StopEnd} {
+		const says = "x = dict(placeholder=None)  # none"
+		s := modeltest.New(t, modeltest.OpenAI(says, "stop"))
+		p, err := Choose(Wish{BaseURL: s.URL, Getenv: env("OPENAI_API_KEY", key)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := p.Client(wire.Usual).Ask(t.Context(), model.Question{Model: "m", MaxTokens: 1}, nil)
+		if err != nil || a.Stop != want || a.Text != map[model.Stop]string{model.StopEnd: says}[want] {
+			t.Errorf("%s: %+v, %v", key, a, err)
+		}
+	}
+}
+
+// TestUnsent: a key that nobody asked to be sent stays here, and a denial says how it
+// would be sent.
+func TestUnsent(t *testing.T) {
+	s := modeltest.New(t, modeltest.Status(401, nil, `{"error":{"message":"no key, as `+secret+`"}}`))
+	p, err := Choose(Wish{BaseURL: s.URL, Getenv: env("OPENAI_API_KEY", secret, "ANTHROPIC_API_KEY", secret)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Client(wire.Usual).Ask(t.Context(), model.Question{Model: "m", MaxTokens: 1}, nil)
+	if err == nil || !strings.Contains(err.Error(), "no key, as [key]; --provider openai has that of OPENAI_API_KEY sent there") {
+		t.Errorf("%v", err)
+	}
+	if h := fmt.Sprint(s.Requests()[0].Header); strings.Contains(h, secret) {
+		t.Error(h)
 	}
 }
