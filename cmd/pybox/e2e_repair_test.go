@@ -92,7 +92,7 @@ func testTwoRounds(t *testing.T, p *person) {
 	s := modeltest.New(t, modeltest.OpenAI("A typo:\n"+modeltest.Block(better), "stop"), modeltest.Status(429, map[string]string{"Retry-After": "1"}, `{"error":{"message":"slower"}}`),
 		modeltest.OpenAI(modeltest.Block(works), "stop"))
 	before := p.keptIDs()
-	o, h := p.repair(s, "--input", input, "--expect", "2.0", "--output", fixed, "--memory", "96MiB", script)
+	o, h := p.repair(s, "--provider", "openai", "--input", input, "--expect", "2.0", "--output", fixed, "--memory", "96MiB", script)
 	if o.code != 0 || h.End.By != history.EndRepaired || len(h.Rounds) != 3 {
 		t.Fatalf("exit %d, %+v\n%s", o.code, h.End, o.err)
 	}
@@ -129,7 +129,7 @@ func testTwoRounds(t *testing.T, p *person) {
 // box of its own decides.
 func testCheckAndMemory(t *testing.T, p *person) {
 	script := p.program("double.py", "big = bytearray(10**10)\n")
-	check := p.program("check.py", "import double\nassert double.double(21) == 42, 'wrong'\n")
+	check := p.program("check.py", "import subprocess, sys\nrun = subprocess.run([sys.executable, '-c', 'import double; print(double.double(21))'], capture_output=True)\nassert run.stdout.strip() == b'42', 'wrong'\n")
 	s := modeltest.New(t, modeltest.Anthropic(modeltest.Block("def double(n):\n    return n + n + 1"), "end_turn"), modeltest.Anthropic(modeltest.Block("def double(n):\n    return n + n"), "end_turn"))
 	p.env = append(p.env, "ANTHROPIC_API_KEY="+modelKey)
 	o, h := p.repair(s, "--provider", "anthropic", "--check", check, script)

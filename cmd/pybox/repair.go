@@ -19,15 +19,20 @@ FILE is never changed.
 
 A program works when it ends with exit code 0; with --expect it also prints TEXT
 (white space at the end aside), and with --check the program CHECK, run in a box
-of its own with the repaired one beside it, also ends with exit code 0.
+of its own with the repaired one beside it, also ends with exit code 0. A program
+that CHECK imports can end CHECK with 0: a CHECK that is to withstand a model that
+cheats starts the program as a process of its own.
 
-The model gets no tools and no file of yours but FILE. It cannot change the image,
-the limits, the arguments or the inputs. What it is told is sent to its provider:
-the program, its output, --goal, --expect, the arguments and the inputs' names.
+The model gets no tools. It cannot change the image, the limits, the arguments or
+the inputs. What it is told is sent to its provider: the program, --goal, --expect,
+the arguments, the inputs' names, and what the program and CHECK print. Of other
+files that is what these print of them; a traceback shows lines of CHECK, such as
+the value that an assert wants.
 
 Who is asked: --provider, or whom --base-url, --model or the environment name.
-Keys come from the environment alone: OPENAI_API_KEY, ANTHROPIC_API_KEY. A server
-on this machine needs none.
+Keys come from the environment alone: OPENAI_API_KEY, ANTHROPIC_API_KEY. The server
+of --base-url gets one only with --provider, or where OPENAI_BASE_URL or
+ANTHROPIC_BASE_URL names it too. A server on this machine needs none.
 
 The program that works goes to standard output, or into the new file --output. All
 rounds, with their diffs and receipts, are kept in $PYBOX_HOME/repairs.

@@ -133,7 +133,11 @@ func (d *display) begin(j *job) {
 	s := j.settings
 	d.row("Model", "%s at %s", s.ModelName, j.provider)
 	if !j.provider.Loopback() {
-		d.row("", "the program and its output are sent there")
+		what := "the program and what it prints are sent there"
+		if s.Check != nil {
+			what = "the program, and what it and the check print, are sent there; a traceback shows lines of the check"
+		}
+		d.row("", "%s", what)
 	}
 	if j.provider.Plain() {
 		d.row("", "WITHOUT ENCRYPTION: whoever is on the way can read and change it")

@@ -428,7 +428,7 @@ func TestExpect(t *testing.T) {
 }
 
 // TestCheck: the check is run in a box of its own beside the program, decides by its
-// exit code, and is never shown to the model.
+// exit code, and is shown to the model as far as it prints itself.
 func TestCheck(t *testing.T) {
 	var requests []api.RunRequest
 	host := &enginetest.Host{Program: func(ctx context.Context, r *enginetest.Run) error {
@@ -439,12 +439,12 @@ func TestCheck(t *testing.T) {
 		last := r.Request.Inputs[len(r.Request.Inputs)-1]
 		if last.Name != "a.py" || !strings.Contains(text(r, last.Source), "good") {
 			r.Exit(1)
-			return r.Print("stdout", "not good yet\n")
+			return r.Print("stderr", "Traceback (most recent call last):\n  File \"check.py\", line 2, in <module>\n    assert good == 42\nAssertionError: not good yet\n")
 		}
 		return nil
 	}}
 	s := settings("bad = 1\n")
-	s.Check = &engine.File{Name: "check.py", Data: []byte("SECRET = 1\n")}
+	s.Check = &engine.File{Name: "check.py", Data: []byte("UNSEEN = 1\nassert good == 42\n")}
 	s.Job.Args, s.Job.Stdin, s.Job.Env = []string{"x"}, []byte("in"), []string{"A=b"}
 	s.Job.Inputs = []engine.File{{Name: "in.csv", Data: []byte("1")}}
 	s.Job.Limits.TimeoutMS = new(3000.0)
@@ -474,11 +474,11 @@ func TestCheck(t *testing.T) {
 		t.Error(got)
 	}
 	for _, q := range m.asked {
-		if strings.Contains(q.User, "SECRET") {
-			t.Error("the model sees the check")
+		if strings.Contains(q.User, "UNSEEN") {
+			t.Error("the model sees what the check does not print")
 		}
 	}
-	if !strings.Contains(m.asked[0].User, "not good yet") {
+	if !strings.Contains(m.asked[0].User, "    assert good == 42\nAssertionError: not good yet") {
 		t.Error("the model does not see what the check printed")
 	}
 }
