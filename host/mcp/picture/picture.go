@@ -1,7 +1,7 @@
 // Package picture makes of a file that an untrusted program wrote an image that may be
 // shown: PNG and JPEG are decoded whole, within bounds, and made smaller where they are
-// large; SVG is let through where nothing in it acts or fetches. It reads no files and
-// knows nothing of programs.
+// large; SVG is written anew, of what draws alone. It reads no files and knows nothing of
+// programs.
 package picture
 
 import (
@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"image/color"
 	"image/jpeg"
 	"image/png"
+	"io"
 
 	"golang.org/x/image/draw"
 )
@@ -27,7 +29,8 @@ const (
 	// MaxBytes bounds a file that is taken for an image.
 	MaxBytes = 8 << 20
 	// MaxPixels bounds an image before it is decoded: an image of a few bytes can
-	// say that it has billions. A decoder needs up to 16 bytes for each.
+	// say that it has billions. A decoder needs up to 20 bytes for each. A JPEG of
+	// four colours, which takes more, may have half as many.
 	MaxPixels = 8 << 20
 	// MaxSide is the longest side of an image that is given: models see no more of
 	// a larger one.
@@ -59,7 +62,7 @@ type Picture struct {
 	From image.Point
 }
 
-// Maker makes pictures, one at a time: decoding one takes up to 128 MiB for a moment.
+// Maker makes pictures, one at a time: decoding one takes up to 160 MiB for a moment.
 // Its methods are safe for concurrent use.
 type Maker struct{ turn chan struct{} }
 
@@ -67,8 +70,8 @@ type Maker struct{ turn chan struct{} }
 func NewMaker() *Maker { return &Maker{make(chan struct{}, 1)} }
 
 // Make makes a picture of a file. The error matches ErrNone, ErrLimit, ErrDamaged or
-// ErrActive, or is the context's, which bounds the wait for others. What it says is fit
-// to be shown.
+// ErrActive, or is the context's, which bounds the wait for others and the decoding. What
+// it says is fit to be shown.
 func (m *Maker) Make(ctx context.Context, b []byte) (*Picture, error) {
 	media := kind(b)
 	switch {
@@ -79,14 +82,8 @@ func (m *Maker) Make(ctx context.Context, b []byte) (*Picture, error) {
 	case media == SVG:
 		return vector(b)
 	}
-	c, err := config(media, b)
-	switch {
-	case err != nil:
-		return nil, ErrDamaged
-	case c.Width <= 0 || c.Height <= 0:
-		return nil, ErrDamaged
-	case c.Width > MaxPixels/c.Height:
-		return nil, fmt.Errorf("%w of %d pixels: it says that it has %d x %d", ErrLimit, MaxPixels, c.Width, c.Height)
+	if _, err := check(media, b); err != nil {
+		return nil, err
 	}
 	select {
 	case m.turn <- struct{}{}:
@@ -94,7 +91,7 @@ func (m *Maker) Make(ctx context.Context, b []byte) (*Picture, error) {
 		return nil, context.Cause(ctx)
 	}
 	defer func() { <-m.turn }()
-	return raster(media, b)
+	return raster(ctx, media, b)
 }
 
 // kind is the media type of what the bytes begin like; "" when it is none.
@@ -110,24 +107,66 @@ func kind(b []byte) string {
 	return ""
 }
 
-func config(media string, b []byte) (image.Config, error) {
-	if media == PNG {
-		return png.DecodeConfig(bytes.NewReader(b))
+// check refuses, before it is decoded, an image that would take much memory or time. It
+// gives the number of its pixels.
+func check(media string, b []byte) (pixels int, err error) {
+	read := png.DecodeConfig
+	if media == JPEG {
+		read = jpeg.DecodeConfig
 	}
-	return jpeg.DecodeConfig(bytes.NewReader(b))
+	c, err := read(bytes.NewReader(b))
+	most := MaxPixels
+	if media == JPEG && c.ColorModel == color.CMYKModel {
+		most /= 2
+	}
+	switch {
+	case err != nil || c.Width <= 0 || c.Height <= 0:
+		return 0, ErrDamaged
+	case c.Width > most/c.Height:
+		return 0, fmt.Errorf("%w of %d pixels: it says that it has %d x %d", ErrLimit, most, c.Width, c.Height)
+	case media == JPEG:
+		return c.Width * c.Height, checkScans(b, c.Width*c.Height)
+	}
+	return c.Width * c.Height, nil
 }
 
-func decode(media string, b []byte) (image.Image, error) {
-	if media == PNG {
-		return png.Decode(bytes.NewReader(b))
-	}
-	return jpeg.Decode(bytes.NewReader(b))
+// during is a reader that fails when the context is over: a decoder does not know of one.
+type during struct {
+	ctx context.Context
+	r   io.Reader
 }
 
-// raster decodes an image. One that is small enough is given as it is.
-func raster(media string, b []byte) (*Picture, error) {
-	img, err := decode(media, b)
+// Read implements io.Reader.
+func (d *during) Read(b []byte) (int, error) {
+	if d.ctx.Err() != nil {
+		return 0, context.Cause(d.ctx)
+	}
+	return d.r.Read(b)
+}
+
+func decode(ctx context.Context, media string, b []byte) (image.Image, error) {
+	read := png.Decode
+	if media == JPEG {
+		read = jpeg.Decode
+	}
+	img, err := read(&during{ctx, bytes.NewReader(b)})
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		return nil, ErrDamaged
+	}
+	return img, nil
+}
+
+// raster decodes an image. One that is small enough is given as it is, without what
+// stands after its end.
+func raster(ctx context.Context, media string, b []byte) (*Picture, error) {
+	img, err := decode(ctx, media, b)
 	if err != nil {
+		return nil, err
+	}
+	if b = cut(media, b); b == nil {
 		return nil, ErrDamaged
 	}
 	size := img.Bounds().Size()
@@ -137,6 +176,9 @@ func raster(media string, b []byte) (*Picture, error) {
 	}
 	p.From = size
 	for side := min(MaxSide, max(size.X, size.Y)); side >= 64; side = side * 3 / 4 {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		if err := p.shrink(img, side); err != nil {
 			return nil, err
 		}
