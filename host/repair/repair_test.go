@@ -544,3 +544,40 @@ func TestSaid(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 }
+
+// TestBrokenOffAnswersCost: the token budget holds for answers that break off too.
+func TestBrokenOffAnswersCost(t *testing.T) {
+	d := newDesk(t)
+	var long strings.Builder
+	for range 50 {
+		long.WriteString(modeltest.OpenAIChunk(`{"content":"`+strings.Repeat("x", 4<<10)+`"}`, "null"))
+	}
+	s := modeltest.New(t, modeltest.HangUp(long.String()))
+	code := d.run(t.Context(), Command{BaseURL: s.URL, Model: "m", JSON: true, Tokens: 5000})
+	h := d.history(d.out.String())
+	if code != ExitFailed || h.End.By != history.EndTokens || len(s.Requests()) != 1 || h.Spent.Tokens.Sum() < 50_000 || h.Rounds[1].Answer.Tokens != h.Spent.Tokens {
+		t.Errorf("%d after %d questions, %+v, %+v", code, len(s.Requests()), h.End, h.Spent)
+	}
+}
+
+// TestShortAnswers: a model that gives no long answers is asked for shorter ones, and
+// from then on at once.
+func TestShortAnswers(t *testing.T) {
+	for _, name := range []string{provider.OpenAI, provider.Anthropic} {
+		d := newDesk(t)
+		large := modeltest.Status(400, nil, `{"type":"error","error":{"type":"invalid_request_error","message":"max_tokens: 16384 > 8192, which is the maximum allowed number of output tokens for this model"}}`)
+		reply := modeltest.OpenAI
+		if name == provider.Anthropic {
+			reply = modeltest.Anthropic
+		}
+		s := modeltest.New(t, large, reply("no", map[string]string{provider.OpenAI: "stop", provider.Anthropic: "end_turn"}[name]), reply("```\n"+works+"```", map[string]string{provider.OpenAI: "stop", provider.Anthropic: "end_turn"}[name]))
+		code := d.run(t.Context(), Command{Provider: name, BaseURL: s.URL, Model: "m"})
+		var bounds []any
+		for _, r := range s.Requests() {
+			bounds = append(bounds, r.Body["max_tokens"])
+		}
+		if got := fmt.Sprint(bounds); code != ExitDone || got != "[16384 8192 8192]" {
+			t.Errorf("%s: %d, %s\n%s", name, code, got, d.err.String())
+		}
+	}
+}

@@ -121,8 +121,9 @@ type Round struct {
 type Answer struct {
 	MS float64 `json:"ms"`
 	// Tries is how often the question was put.
-	Tries  int          `json:"tries"`
-	Stop   model.Stop   `json:"stop,omitempty"`
+	Tries int        `json:"tries"`
+	Stop  model.Stop `json:"stop,omitempty"`
+	// Tokens are those of all tries.
 	Tokens model.Tokens `json:"tokens"`
 	// Refused is why it was not taken; empty: it was. Text is its beginning then.
 	Refused string `json:"refused,omitempty"`

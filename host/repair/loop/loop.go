@@ -16,10 +16,9 @@ import (
 )
 
 const (
-	// maxAnswer is what an answer may have in tokens, thinking included.
-	maxAnswer = 32 << 10
-	// minAnswer is what must be left of the tokens for it to be worth asking.
-	minAnswer = 256
+	// maxAnswer is what an answer may have in tokens, thinking included: as much as many
+	// models take. A server that refuses it is asked for less.
+	maxAnswer = 16 << 10
 	// maxRefused bounds what is kept of an answer that was refused, in bytes.
 	maxRefused = 16 << 10
 )
@@ -81,7 +80,7 @@ type Loop struct {
 func (l *Loop) Run(ctx context.Context, s Settings) *history.History {
 	r := &repair{
 		Loop: l, s: s, runs: part(s.Run, s.Wall, errRun), asks: part(s.Model, s.Wall, errModel),
-		answers: map[string]int{},
+		answers: map[string]int{}, most: maxAnswer,
 	}
 	r.h = &history.History{
 		Schema: history.Schema, StartedAt: time.Now().Round(0).UTC(),
@@ -108,6 +107,7 @@ type repair struct {
 	wall       *piece
 	runs, asks budget
 	starts     time.Duration // of VMs
+	most       int64         // what an answer may have in tokens
 
 	code    string         // that the model is shown next
 	answers map[string]int // those of the model, by what they come to, and their rounds
@@ -188,16 +188,24 @@ func (r *repair) ask(ctx context.Context, round *history.Round) (string, *histor
 	}
 	ctx, p := r.asks.spend(ctx)
 	left := func() time.Duration { return min(p.left(), r.wall.left()) }
-	a, tries, err := model.Patient{Client: r.Client, Left: left, Waits: r.Events.Waiting}.Ask(ctx, q, r.Events.Receiving)
+	patient := model.Patient{Client: r.Client, Left: left, Tokens: r.s.Tokens - r.h.Spent.Tokens.Sum(), Waits: r.Events.Waiting}
+	a, did, err := patient.Ask(ctx, q, r.Events.Receiving)
 	cause := context.Cause(ctx)
-	round.Answer = &history.Answer{MS: ms(p.end()), Tries: tries}
-	if err != nil {
-		round.Answer.Error = err.Error()
-		return "", r.ended(cause, history.EndModel, err)
+	round.Answer = &history.Answer{MS: ms(p.end()), Tries: did.Tries, Tokens: did.Failed}
+	if did.Less > 0 {
+		r.most = did.Less
 	}
-	round.Answer.Stop, round.Answer.Tokens = a.Stop, a.Tokens
-	t := &r.h.Spent.Tokens
-	t.Input, t.Output, t.Estimated = t.Input+a.Tokens.Input, t.Output+a.Tokens.Output, t.Estimated || a.Tokens.Estimated
+	if err != nil {
+		r.h.Spent.Tokens = r.h.Spent.Tokens.Add(did.Failed)
+		round.Answer.Error = err.Error()
+		by := history.EndModel
+		if errors.Is(err, model.ErrTokens) {
+			by = history.EndTokens
+		}
+		return "", r.ended(cause, by, err)
+	}
+	round.Answer.Stop, round.Answer.Tokens = a.Stop, did.Failed.Add(a.Tokens)
+	r.h.Spent.Tokens = r.h.Spent.Tokens.Add(round.Answer.Tokens)
 	switch a.Stop {
 	case model.StopRefusal:
 		r.refuse(round, a.Text, history.RefusedDeclined, "the model declined to answer")
@@ -215,13 +223,13 @@ func (r *repair) ask(ctx context.Context, round *history.Round) (string, *histor
 // question composes the question, as far as the tokens reach.
 func (r *repair) question() (model.Question, *history.End) {
 	q := model.Question{Model: r.s.ModelName, System: prompt.System, User: prompt.User(r.facts)}
-	asks := model.Estimate(q.System) + model.Estimate(q.User)
+	asks := q.Estimate()
 	left := r.s.Tokens - r.h.Spent.Tokens.Sum() - asks
-	if left < minAnswer {
+	if left < model.MinAnswer {
 		return q, &history.End{By: history.EndTokens, Detail: fmt.Sprintf(
 			"%d of %d tokens are spent, and the next question has about %d", r.h.Spent.Tokens.Sum(), r.s.Tokens, asks)}
 	}
-	q.MaxTokens = min(left, maxAnswer)
+	q.MaxTokens = min(left, r.most)
 	return q, nil
 }
 

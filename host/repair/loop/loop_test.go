@@ -290,7 +290,7 @@ func TestBudgets(t *testing.T) {
 				t.Errorf("%s: %+v, %+v", c.name, h.End, h.Spent)
 			}
 			for i, q := range m.asked {
-				if q.MaxTokens < minAnswer || q.MaxTokens > maxAnswer || q.MaxTokens > s.Tokens-int64(i)*m.count.Sum() {
+				if q.MaxTokens < model.MinAnswer || q.MaxTokens > maxAnswer || q.MaxTokens > s.Tokens-int64(i)*m.count.Sum() {
 					t.Errorf("%s: answer %d may have %d tokens", c.name, i+1, q.MaxTokens)
 				}
 			}

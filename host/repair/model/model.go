@@ -26,6 +26,8 @@ const (
 	MaxModels = 1000
 	// MaxText bounds the text of an answer, in bytes. More is an *Error.
 	MaxText = 1 << 20
+	// MinAnswer is what must be left of tokens for an answer to be worth asking for.
+	MinAnswer = 256
 	// maxCount bounds the tokens that a provider can tell of one answer.
 	maxCount = 1 << 40
 )
@@ -39,6 +41,9 @@ type Question struct {
 	// MaxTokens bounds the answer, the model's thinking included.
 	MaxTokens int64
 }
+
+// Estimate is a guess at its tokens, without those of the answer.
+func (q Question) Estimate() int64 { return Estimate(q.System) + Estimate(q.User) }
 
 // Stop is why an answer ended.
 type Stop string
@@ -71,6 +76,11 @@ type Tokens struct {
 // Sum is both together.
 func (t Tokens) Sum() int64 { return t.Input + t.Output }
 
+// Add is t and u together.
+func (t Tokens) Add(u Tokens) Tokens {
+	return Tokens{t.Input + u.Input, t.Output + u.Output, t.Estimated || u.Estimated}
+}
+
 // Estimate is a guess at the tokens of a text: a quarter of its bytes.
 func Estimate(text string) int64 { return int64(len(text)+3) / 4 }
 
@@ -79,7 +89,7 @@ func Estimate(text string) int64 { return int64(len(text)+3) / 4 }
 func Counted(q Question, text string, input, output int64) Tokens {
 	t := Tokens{Input: input, Output: output}
 	if input <= 0 || input > maxCount {
-		t.Input, t.Estimated = Estimate(q.System)+Estimate(q.User), true
+		t.Input, t.Estimated = q.Estimate(), true
 	}
 	if output <= 0 && text != "" || output < 0 || output > maxCount {
 		t.Output, t.Estimated = Estimate(text), true
