@@ -53,6 +53,8 @@ func (x *exchanger) serve(ctx context.Context, l net.Listener, token string) err
 	server := &http.Server{
 		Handler: g, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHTTPHeader,
 		ErrorLog: slog.NewLogLogger(x.log.Handler(), slog.LevelDebug),
+		// Else net/http answers "OPTIONS *" by itself, before the gate.
+		DisableGeneralOptionsHandler: true,
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
