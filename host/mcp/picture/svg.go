@@ -2,55 +2,55 @@ package picture
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 )
 
 const (
-	// maxSVG bounds an SVG, which nobody can make smaller.
-	maxSVG = 256 << 10
+	// maxSVG bounds an SVG, which nobody can make smaller, and maxWritten what is
+	// written of it: some characters become several.
+	maxSVG     = 256 << 10
+	maxWritten = 2 * maxSVG
 	// maxDepth bounds how deep its elements nest.
 	maxDepth = 64
-	// svgSpace is the name space of its elements.
-	svgSpace = "http://www.w3.org/2000/svg"
+	// svgSpace is the name space of its elements, linkSpace that of links in it, and
+	// xmlSpace that of XML's own attributes.
+	svgSpace  = "http://www.w3.org/2000/svg"
+	linkSpace = "http://www.w3.org/1999/xlink"
+	xmlSpace  = "http://www.w3.org/XML/1998/namespace"
 )
 
 // looksLikeSVG tells whether the first element is <svg>: declarations, comments and
 // white space may come before it.
 func looksLikeSVG(b []byte) bool {
-	b = b[:min(len(b), 4<<10)]
-	head := bytes.TrimLeft(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf")), " \t\r\n")
-	if !bytes.HasPrefix(head, []byte("<?xml")) && !bytes.HasPrefix(head, []byte("<!")) && !bytes.HasPrefix(head, []byte("<svg")) {
-		return false
+	d := xml.NewDecoder(bytes.NewReader(b[:min(len(b), 4<<10)]))
+	for {
+		t, err := d.RawToken()
+		if err != nil {
+			return false
+		}
+		switch t := t.(type) {
+		case xml.StartElement:
+			return t.Name.Local == "svg"
+		case xml.CharData:
+			if len(bytes.Trim(t, "\ufeff \t\r\n")) > 0 {
+				return false
+			}
+		case xml.EndElement:
+			return false
+		}
 	}
-	return regexpSVG.Match(head)
 }
 
-var regexpSVG = regexp.MustCompile(`<svg[\s>/]`)
-
-// elements are those that only draw, or group, name and define what draws. Whatever
-// else there is, scripts, other documents, links, animations, is not let through.
-var elements = set("svg g defs symbol use title desc metadata style " +
-	"path rect circle ellipse line polyline polygon text tspan textPath " +
-	"clipPath mask pattern marker linearGradient radialGradient stop " +
-	"filter feBlend feColorMatrix feComponentTransfer feComposite feConvolveMatrix feDiffuseLighting " +
-	"feDisplacementMap feDistantLight feDropShadow feFlood feFuncA feFuncB feFuncG feFuncR feGaussianBlur " +
-	"feMerge feMergeNode feMorphology feOffset fePointLight feSpecularLighting feSpotLight feTile feTurbulence image")
-
-func set(words string) map[string]bool {
-	m := map[string]bool{}
-	for w := range strings.FieldsSeq(words) {
-		m[w] = true
-	}
-	return m
-}
-
-// vector lets an SVG through that only draws.
+// vector writes an SVG anew: the elements that draw, with the attributes that say how,
+// style sheets and text, and nothing else. Comments, declarations, descriptions and
+// metadata, which draw nothing, are left out. One that has anything in it that acts or
+// fetches, or that draws more than it seems to, is refused.
 func vector(b []byte) (*Picture, error) {
 	if len(b) > maxSVG {
 		return nil, fmt.Errorf("%w of %d KiB for an SVG", ErrLimit, maxSVG>>10)
@@ -58,7 +58,7 @@ func vector(b []byte) (*Picture, error) {
 	if !utf8.Valid(b) {
 		return nil, ErrDamaged
 	}
-	c := checker{}
+	w := rewriter{graph: newGraph()}
 	d := xml.NewDecoder(bytes.NewReader(b))
 	for {
 		t, err := d.Token()
@@ -68,34 +68,46 @@ func vector(b []byte) (*Picture, error) {
 		if err != nil {
 			return nil, ErrDamaged
 		}
-		if err := c.token(t); err != nil {
+		if err := w.token(t); err != nil {
 			return nil, err
 		}
+		if w.out.Len() > maxWritten {
+			return nil, fmt.Errorf("%w of %d KiB for an SVG that is written anew", ErrLimit, maxWritten>>10)
+		}
 	}
-	if !c.root {
+	if !w.root {
 		return nil, ErrDamaged
 	}
-	return &Picture{Media: SVG, Data: b}, nil
+	if err := w.graph.check(); err != nil {
+		return nil, err
+	}
+	return &Picture{Media: SVG, Data: w.out.Bytes()}, nil
 }
 
-// checker looks at an SVG from its beginning to its end.
-type checker struct {
-	root  bool // it has been there
-	depth int
-	other int // how deep inside metadata, whose elements are not drawn
-	style int // how deep inside a style sheet
+// rewriter writes an SVG from its beginning to its end.
+type rewriter struct {
+	out    bytes.Buffer
+	graph  *graph
+	open   []string // names of the elements that are open
+	left   int      // how deep inside an element that is left out
+	style  strings.Builder
+	root   bool // it has been there
+	pixels int  // of all images in it
 }
 
-func (c *checker) token(t xml.Token) error {
+func (w *rewriter) token(t xml.Token) error {
 	switch t := t.(type) {
 	case xml.StartElement:
-		return c.start(t)
+		return w.start(t)
 	case xml.EndElement:
-		c.depth--
-		c.other, c.style = max(0, c.other-1), max(0, c.style-1)
+		return w.end()
 	case xml.CharData:
-		if c.style > 0 && fetches(string(t)) {
-			return fmt.Errorf("%w: its style sheet fetches something", ErrActive)
+		switch {
+		case w.left > 0 || len(w.open) == 0:
+		case w.within("style"):
+			w.style.Write(t)
+		case w.within("text") || w.within("tspan") || w.within("textPath"):
+			w.escape(string(t))
 		}
 	case xml.Directive:
 		if bytes.ContainsAny(t, "[&") { // entities of its own
@@ -109,70 +121,162 @@ func (c *checker) token(t xml.Token) error {
 	return nil
 }
 
-func (c *checker) start(e xml.StartElement) error {
-	if c.depth++; c.depth > maxDepth {
-		return fmt.Errorf("%w: its elements nest deeper than %d", ErrLimit, maxDepth)
-	}
-	if !c.root {
-		if e.Name.Local != "svg" || e.Name.Space != svgSpace {
-			return ErrDamaged
-		}
-		c.root = true
-	}
-	switch {
-	case c.other > 0:
-		c.other++
-		if e.Name.Space == svgSpace || e.Name.Space == "http://www.w3.org/1999/xhtml" {
-			return fmt.Errorf("%w: its metadata has elements that draw", ErrActive)
-		}
-		return nil // RDF, which nothing draws
-	case e.Name.Space != svgSpace || !elements[e.Name.Local]:
-		return fmt.Errorf("%w: it has an element that does more than draw", ErrActive)
-	case e.Name.Local == "metadata":
-		c.other = 1
-	}
-	if c.style > 0 || e.Name.Local == "style" {
-		c.style++
-	}
-	return attributes(e.Attr)
+// within tells whether the innermost element that is open has that name.
+func (w *rewriter) within(name string) bool {
+	return len(w.open) > 0 && w.open[len(w.open)-1] == name
 }
 
-// attributes refuses handlers of events, and whatever names something that is not in
-// the file itself.
-func attributes(all []xml.Attr) error {
+func (w *rewriter) start(e xml.StartElement) error {
+	name := e.Name.Local
+	if len(w.open)+w.left >= maxDepth {
+		return fmt.Errorf("%w: its elements nest deeper than %d", ErrLimit, maxDepth)
+	}
+	if len(w.open) == 0 {
+		if w.root || name != "svg" || e.Name.Space != svgSpace {
+			return ErrDamaged
+		}
+		w.root = true
+	}
+	switch {
+	case w.left > 0 || e.Name.Space == svgSpace && leftOut[name]:
+		w.left++
+		return nil
+	case e.Name.Space != svgSpace || !elements[name] || w.within("style"):
+		return fmt.Errorf("%w: it has an element that does more than draw", ErrActive)
+	}
+	w.out.WriteByte('<')
+	w.out.WriteString(name)
+	if len(w.open) == 0 {
+		w.out.WriteString(` xmlns="` + svgSpace + `" xmlns:xlink="` + linkSpace + `"`)
+	}
+	w.open = append(w.open, name)
+	w.graph.start()
+	if err := w.attributes(name, e.Attr); err != nil {
+		return err
+	}
+	w.out.WriteByte('>')
+	return nil
+}
+
+func (w *rewriter) end() error {
+	if w.left > 0 {
+		w.left--
+		return nil
+	}
+	if w.within("style") {
+		css := w.style.String()
+		w.style.Reset()
+		if active(css) || strings.Contains(css, "<") || len(references(css)) > 0 {
+			return fmt.Errorf("%w: its style sheet does more than say how to draw", ErrActive)
+		}
+		w.escape(css)
+	}
+	w.out.WriteString("</" + w.open[len(w.open)-1] + ">")
+	w.open = w.open[:len(w.open)-1]
+	w.graph.end()
+	return nil
+}
+
+// attributes writes those that say how to draw. It refuses handlers of events, and
+// whatever names something that is not in the file itself.
+func (w *rewriter) attributes(element string, all []xml.Attr) error {
+	seen := map[string]string{}
 	for _, a := range all {
-		name, value := strings.ToLower(a.Name.Local), strings.TrimSpace(a.Value)
+		name := a.Name.Local
+		low := strings.ToLower(name)
 		switch {
-		case a.Name.Space == "xmlns" || a.Name.Local == "xmlns":
-		case strings.HasPrefix(name, "on"):
+		case a.Name.Space == "xmlns" || name == "xmlns":
+			continue
+		case strings.HasPrefix(low, "on"):
 			return fmt.Errorf("%w: it handles events", ErrActive)
-		case name == "href" || name == "src" || name == "base":
-			if !strings.HasPrefix(value, "#") && !strings.HasPrefix(value, "data:image/png;base64,") && !strings.HasPrefix(value, "data:image/jpeg;base64,") {
-				return fmt.Errorf("%w: it names another document", ErrActive)
+		case low == "href" || low == "src" || low == "base":
+			link, err := w.link(element, a.Value)
+			if err != nil {
+				return err
 			}
-		case fetches(value):
+			a.Value, name = link, "xlink:href"
+			if low != "href" || a.Name.Space != "" && a.Name.Space != linkSpace {
+				continue
+			}
+		case a.Name.Space == xmlSpace && name == "space":
+			name = "xml:space"
+		case a.Name.Space != "" || !attributes[name]:
+			continue
+		}
+		if names[name] {
+			a.Value = strings.TrimSpace(a.Value)
+		} else if name != "xlink:href" && active(a.Value) {
 			return fmt.Errorf("%w: it fetches something", ErrActive)
 		}
+		if before, twice := seen[name]; twice {
+			if before != a.Value {
+				return ErrDamaged
+			}
+			continue
+		}
+		seen[name] = a.Value
+		w.refer(name, a.Value)
+		w.out.WriteString(" " + name + `="`)
+		w.escape(oneLine.Replace(a.Value))
+		w.out.WriteByte('"')
 	}
 	return nil
 }
 
-// fetches tells whether CSS, in an attribute or in a style sheet, may name anything but
-// a part of the file itself. An escape could hide it.
-func fetches(css string) bool {
-	css = strings.ToLower(css)
-	if strings.Contains(css, "@import") || strings.Contains(css, `\`) || strings.Contains(css, "image-set") || strings.Contains(css, "javascript:") {
-		return true
-	}
-	for rest := css; ; {
-		_, after, found := strings.Cut(rest, "url")
-		if !found {
-			return false
+// refer takes note of what an attribute names, or what it is named by.
+func (w *rewriter) refer(name, value string) {
+	switch {
+	case name == "id":
+		w.graph.named(value)
+	case names[name]:
+	case name == "xlink:href":
+		if id, is := strings.CutPrefix(value, "#"); is {
+			w.graph.uses(id)
 		}
-		after, is := strings.CutPrefix(strings.TrimLeft(after, " \t\r\n"), "(")
-		if is && !strings.HasPrefix(strings.TrimLeft(after, " \t\r\n\"'"), "#") {
-			return true
+	default:
+		for _, id := range references(value) {
+			w.graph.uses(id)
 		}
-		rest = after
 	}
 }
+
+// link is what an element may refer to: a part of the file, or an image as data, which
+// is looked into.
+func (w *rewriter) link(element, value string) (string, error) {
+	value = strings.TrimSpace(value)
+	if element != "image" {
+		if !strings.HasPrefix(value, "#") {
+			return "", fmt.Errorf("%w: it names another document", ErrActive)
+		}
+		return value, nil
+	}
+	for _, media := range []string{PNG, JPEG} {
+		data, is := strings.CutPrefix(value, "data:"+media+";base64,")
+		if !is {
+			continue
+		}
+		b, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(data), ""))
+		if err == nil && kind(b) == media {
+			b = cut(media, b)
+		}
+		if err != nil || kind(b) != media {
+			return "", fmt.Errorf("%w: it has an image that is none", ErrActive)
+		}
+		n, err := check(media, b)
+		if err != nil {
+			return "", fmt.Errorf("it has an image in it: %w", err)
+		}
+		if w.pixels += n; w.pixels > MaxPixels {
+			return "", fmt.Errorf("%w of %d pixels in the images of an SVG", ErrLimit, MaxPixels)
+		}
+		return "data:" + media + ";base64," + base64.StdEncoding.EncodeToString(b), nil
+	}
+	return "", fmt.Errorf("%w: it names another document", ErrActive)
+}
+
+func (w *rewriter) escape(s string) { w.out.WriteString(escaper.Replace(s)) }
+
+var (
+	escaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "\r", "")
+	oneLine = strings.NewReplacer("\n", " ", "\t", " ")
+)
