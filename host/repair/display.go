@@ -25,7 +25,8 @@ const (
 	redrawEvery = 200 * time.Millisecond
 	// label is the width of the left column.
 	label = 10
-	// maxDiff bounds the lines of a diff that are shown, maxLine a line.
+	// maxDiff bounds the lines of a diff that are shown, maxLine a line in bytes, before
+	// any of them is written as an escape.
 	maxDiff = 120
 	maxLine = 400
 )
@@ -217,9 +218,11 @@ func answered(a *history.Answer, diff string) string {
 }
 
 func counts(diff string) (added, removed int) {
+	header := 2
 	for l := range strings.Lines(diff) {
 		switch {
-		case strings.HasPrefix(l, "+++"), strings.HasPrefix(l, "---"):
+		case header > 0:
+			header--
 		case l[0] == '+':
 			added++
 		case l[0] == '-':
@@ -317,7 +320,13 @@ func (d *display) diff(name, before, after string) {
 			fmt.Fprintf(d.w, "... and %d more lines\n", len(lines)-i)
 			break
 		}
-		fmt.Fprint(d.w, shown(strings.TrimSuffix(l, "\n")+"\n"))
+		l = strings.TrimSuffix(l, "\n")
+		cut := ""
+		if len(l) > maxLine {
+			cut = fmt.Sprintf("... (%d more bytes)", len(l)-maxLine)
+			l = l[:maxLine]
+		}
+		fmt.Fprintln(d.w, shown(l)+cut)
 	}
 	fmt.Fprintln(d.w)
 }

@@ -24,26 +24,35 @@ const (
 // tells two of the same moment apart. The names sort by time.
 var keptName = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}Z-[a-z0-9]{8}\.json$`)
 
+// keeper keeps a history, again and again as it goes on.
+type keeper struct {
+	stateDir string
+	path     string // of the file; empty: there is none yet
+}
+
 // keep stores a history in the state directory, without what the programs printed, as
-// receipts are kept, and forgets the oldest. It gives the file.
-func keep(stateDir string, h *history.History) (string, error) {
-	dir := filepath.Join(stateDir, folder)
+// receipts are kept, and forgets the oldest others. Each time replaces the last one.
+func (k *keeper) keep(h *history.History) error {
+	dir := filepath.Join(k.stateDir, folder)
 	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
-		return "", err
+		return err
 	}
 	if err := home.CheckOwn(dir); err != nil {
-		return "", err
+		return err
 	}
 	b, err := show.JSON(withoutOutput(h))
 	if err != nil {
-		return "", err
+		return err
 	}
-	name := fmt.Sprintf("%s-%s.json", h.StartedAt.Format("20060102T150405Z"), word())
-	path := filepath.Join(dir, name)
-	if err := (&place{path, 0o600}).write(b); err != nil {
-		return "", err
+	path := k.path
+	if path == "" {
+		path = filepath.Join(dir, fmt.Sprintf("%s-%s.json", h.StartedAt.Format("20060102T150405Z"), word()))
 	}
-	return path, forget(dir)
+	if err := (&place{path, 0o600}).replace(b); err != nil {
+		return err
+	}
+	k.path = path
+	return forget(dir)
 }
 
 // word is eight random letters and digits.

@@ -35,6 +35,8 @@ const (
 	maxStdin = 16 << 20
 	// maxGoal bounds the goal and what is expected, which the model is told.
 	maxGoal = 16 << 10
+	// maxName bounds a model's name.
+	maxName = 200
 )
 
 // job is a command that was understood.
@@ -71,6 +73,9 @@ func (p *preparation) words() error {
 		if len(text) > maxGoal || !utf8.ValidString(text) {
 			return refuse("%s: want text of at most %v", flag, units.Size(maxGoal))
 		}
+	}
+	if len(c.Model) > maxName {
+		return refuse("--model: want a name of at most %d bytes", maxName)
 	}
 	s.Goal, s.ModelName, s.Job.Args, s.Job.Image = c.Goal, c.Model, c.Args, c.Image
 	if c.Expect != "" {
@@ -146,6 +151,9 @@ func (p *preparation) program() (err error) {
 func (p *preparation) check() error {
 	if p.c.Check == "" {
 		return nil
+	}
+	if p.c.Check == "-" {
+		return refuse("--check: want a file, not \"-\"")
 	}
 	f, _, err := readSource(p.c.Check)
 	if err != nil {
@@ -316,6 +324,12 @@ func (p *preparation) stdin() error {
 
 // places finds where results go, before anything was spent on them.
 func (p *preparation) places() (err error) {
+	switch "-" {
+	case p.c.Output:
+		return refuse("--output: want a new file, not \"-\": the program goes to standard output without --output")
+	case p.c.History:
+		return refuse("--history: want a new file, not \"-\": --json prints all rounds")
+	}
 	mode := fs.FileMode(0o644)
 	if p.info != nil {
 		mode = p.info.Mode().Perm()
@@ -331,7 +345,7 @@ func (p *preparation) places() (err error) {
 	if p.job.history, err = newPlace(p.c.History, 0o600); err != nil {
 		return refuse("--history: %w", err)
 	}
-	if p.job.output != nil && p.job.output.path == p.job.history.path {
+	if p.job.output != nil && p.job.output.same(p.job.history) {
 		return refuse("--history: it is the file of --output: give one of them another name")
 	}
 	return nil

@@ -39,6 +39,13 @@ const (
 // modelsWait bounds the question which models there are.
 const modelsWait = 15 * time.Second
 
+const (
+	// endPatience is how long a command that was given up may take to end.
+	endPatience = 20 * time.Second
+	// maxError bounds an error that is shown, in bytes.
+	maxError = 4 << 10
+)
+
 // Command is what a person asks for, as it stands on the command line; what is empty
 // was not given.
 type Command struct {
@@ -94,30 +101,73 @@ func (u usageError) Unwrap() error { return u.err }
 
 func refuse(format string, a ...any) error { return usageError{fmt.Errorf(format, a...)} }
 
+// result is what came of a command.
+type result struct {
+	code int
+	err  error
+}
+
+// errInterrupted: somebody gave the command up, and it did not end by itself.
+var errInterrupted = errors.New("interrupted")
+
 // Run carries the command out and gives its exit code. The end of ctx interrupts it.
+// What is read before anything is asked may never come, as from a pipe: nobody waits for
+// that then.
 func (c Command) Run(ctx context.Context, w World) int {
-	code, err := c.run(ctx, w)
-	if err == nil {
-		return code
+	prepared, done := make(chan struct{}), make(chan result, 1)
+	go func() {
+		code, err := c.run(ctx, w, func() { close(prepared) })
+		done <- result{code, err}
+	}()
+	r := attend(ctx, prepared, done)
+	if r.err == nil {
+		return r.code
 	}
 	var usage usageError
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(w.Stderr, "pybox: interrupted")
 		return ExitInterrupted
-	case errors.As(err, &usage):
-		fmt.Fprintf(w.Stderr, "pybox: %s; see 'pybox repair --help'\n", show.Clean(err.Error()))
+	case errors.As(r.err, &usage):
+		fmt.Fprintf(w.Stderr, "pybox: %s; see 'pybox repair --help'\n", show.Escape(r.err.Error(), maxError))
 		return ExitUsage
 	}
-	fmt.Fprintf(w.Stderr, "pybox: %s\n", show.Clean(err.Error()))
+	fmt.Fprintf(w.Stderr, "pybox: %s\n", show.Escape(r.err.Error(), maxError))
 	return ExitFailed
 }
 
-func (c Command) run(ctx context.Context, w World) (int, error) {
+// attend waits for what comes of a command. Once that is prepared, it heeds ctx by
+// itself, and has a while to write down what there is.
+func attend(ctx context.Context, prepared <-chan struct{}, done <-chan result) result {
+	select {
+	case r := <-done:
+		return r
+	case <-ctx.Done():
+		return result{err: errInterrupted}
+	case <-prepared:
+	}
+	select {
+	case r := <-done:
+		return r
+	case <-ctx.Done():
+	}
+	t := time.NewTimer(endPatience)
+	defer t.Stop()
+	select {
+	case r := <-done:
+		return r
+	case <-t.C:
+		return result{err: errInterrupted}
+	}
+}
+
+// run carries the command out, and says when it is prepared.
+func (c Command) run(ctx context.Context, w World, prepared func()) (int, error) {
 	j, err := c.prepare(ctx, w)
 	if err != nil {
 		return 0, err
 	}
+	prepared()
 	client := j.provider.Client(w.Wire)
 	if j.settings.ModelName == "" {
 		ctx, cancel := context.WithTimeout(ctx, modelsWait)
@@ -132,10 +182,18 @@ func (c Command) run(ctx context.Context, w World) (int, error) {
 	d := newDisplay(w, c.Quiet)
 	defer d.close()
 	d.begin(j)
-	l := loop.Loop{Runner: engine.New(telling{w.Host}, engine.Options{NoStart: c.NoStart}), Client: client, Events: d.events()}
+	asked := history.Model{Provider: j.provider.Name, Server: j.provider.Server(), Name: j.settings.ModelName}
+	k := keeper{stateDir: w.Home}
+	events := d.events()
+	events.Record = func(h *history.History) {
+		soFar := *h
+		soFar.Model = asked
+		_ = k.keep(&soFar) // the end tells when it cannot be
+	}
+	l := loop.Loop{Runner: engine.New(telling{w.Host}, engine.Options{NoStart: c.NoStart}), Client: client, Events: events}
 	h := l.Run(ctx, j.settings)
-	h.Model = history.Model{Provider: j.provider.Name, Server: j.provider.Server(), Name: j.settings.ModelName}
-	return c.conclude(w, j, d, h)
+	h.Model = asked
+	return c.conclude(w, j, d, &k, h), nil
 }
 
 // telling is a host that says at once when a VM starts, before that has anything to
@@ -148,22 +206,23 @@ func (t telling) Start(ctx context.Context, progress func(api.Status)) error {
 	return t.Host.Start(ctx, progress)
 }
 
-// conclude writes what came of it to where it belongs.
-func (c Command) conclude(w World, j *job, d *display, h *history.History) (int, error) {
+// conclude writes what came of it to where it belongs, and gives the exit code.
+func (c Command) conclude(w World, j *job, d *display, k *keeper, h *history.History) int {
 	var errs []error
 	fixed := j.settings.Job.Program.Data
 	if h.OK {
 		fixed = []byte(h.Rounds[len(h.Rounds)-1].Program.Text)
 	}
 	if h.OK && j.output != nil {
-		if err := j.output.write(fixed); err != nil {
+		if err := j.output.write(fixed); err == nil {
+			h.Output = j.output.path
+		} else if c.JSON {
 			errs = append(errs, fmt.Errorf("--output: %w", err))
 		} else {
-			h.Output = j.output.path
+			errs = append(errs, fmt.Errorf("--output: %w; the program is printed instead", err))
 		}
 	}
-	kept, err := keep(w.Home, h)
-	if err != nil {
+	if err := k.keep(h); err != nil {
 		errs = append(errs, fmt.Errorf("keeping the history: %w", err))
 	}
 	if j.history != nil {
@@ -171,11 +230,16 @@ func (c Command) conclude(w World, j *job, d *display, h *history.History) (int,
 			errs = append(errs, fmt.Errorf("--history: %w", err))
 		}
 	}
-	d.end(h, string(j.settings.Job.Program.Data), string(fixed), kept)
+	d.end(h, string(j.settings.Job.Program.Data), string(fixed), k.path)
 	if err := c.print(w, h, fixed); err != nil {
 		errs = append(errs, fmt.Errorf("writing the output: %w", err))
 	}
-	return exitCode(h), errors.Join(errs...)
+	code := exitCode(h)
+	for _, err := range errs {
+		fmt.Fprintf(w.Stderr, "pybox: %s\n", show.Escape(err.Error(), maxError))
+		code = max(code, ExitFailed)
+	}
+	return code
 }
 
 // print writes the record or the program to standard output.
@@ -188,7 +252,7 @@ func (c Command) print(w World, h *history.History, fixed []byte) error {
 		}
 		_, err = w.Stdout.Write(b)
 		return err
-	case !h.OK || c.Output != "":
+	case !h.OK || h.Output != "":
 		return nil
 	case w.OutTerminal:
 		fixed = []byte(shown(string(fixed)))

@@ -5,14 +5,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/aymanbagabas/go-udiff"
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/engine"
 	"github.com/pybox/pybox/host/engine/enginetest"
@@ -294,6 +297,11 @@ func TestUsage(t *testing.T) {
 		{"no file can be made in none", Command{Output: "none/x.py"}},
 		{"--history: there.py", Command{History: "there.py"}},
 		{"--history: it is the file of --output", Command{Output: "x", History: "./x"}},
+		{"--history: it is the file of --output", Command{Output: "x.py", History: filepath.Join(d.dir, "X.py")}},
+		{"--output: want a new file", Command{Output: "-"}},
+		{"--history: want a new file", Command{History: "-"}},
+		{"--check: want a file", Command{Check: "-"}},
+		{"--model", Command{Model: strings.Repeat("x", 201)}},
 		{"--check: it has the name", Command{Check: "sub/a.py"}},
 		{"--check", Command{Check: "missing.py"}},
 		{"has the name of the check", Command{Check: "check.py", Inputs: []string{"there.py=check.py"}}},
@@ -319,7 +327,9 @@ func TestUsage(t *testing.T) {
 		{"--provider", Command{Provider: "x"}},
 		{"--goal", Command{Goal: strings.Repeat("x", maxGoal+1)}},
 	} {
-		c.c.BaseURL, c.c.Model = s.URL, "m"
+		if c.c.BaseURL = s.URL; c.c.Model == "" {
+			c.c.Model = "m"
+		}
 		if code := d.run(t.Context(), c.c); code != ExitUsage || !strings.Contains(d.err.String(), c.say) || strings.Count(d.err.String(), "\n") != 1 {
 			t.Errorf("%+v: %d\n%s", c.c, code, d.err.String())
 		}
@@ -413,6 +423,9 @@ func TestTakenMeanwhile(t *testing.T) {
 	if code := d.run(t.Context(), Command{BaseURL: s.URL, Model: "m", Output: "fixed.py"}); code != ExitFailed || d.read("fixed.py") != "another's" || !strings.Contains(d.err.String(), "nothing is overwritten") {
 		t.Errorf("%d\n%s", code, d.err.String())
 	}
+	if d.out.String() != works || !strings.Contains(d.err.String(), "the program is printed instead") {
+		t.Errorf("%q\n%s", d.out.String(), d.err.String())
+	}
 	if h := d.history(d.read(d.kept()[0])); !h.OK || h.Rounds[1].Program.Text != works || h.Output != "" {
 		t.Errorf("%+v", h)
 	}
@@ -424,10 +437,13 @@ func TestKeptAreBounded(t *testing.T) {
 	var last string
 	for n := range most + 5 {
 		h := &history.History{StartedAt: time.Date(2026, 11, 30, 12, 0, n, 0, time.UTC)}
-		var err error
-		if last, err = keep(dir, h); err != nil {
-			t.Fatal(err)
+		k := keeper{stateDir: dir}
+		for range 2 { // the second time it is the same file
+			if err := k.keep(h); err != nil {
+				t.Fatal(err)
+			}
 		}
+		last = k.path
 		if n == 0 {
 			if err := os.WriteFile(filepath.Join(dir, folder, "notes.json"), nil, 0o600); err != nil {
 				t.Fatal(err)
@@ -441,7 +457,7 @@ func TestKeptAreBounded(t *testing.T) {
 	if err := os.Chmod(filepath.Join(dir, folder), fs.FileMode(0o777)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := keep(dir, &history.History{}); err == nil {
+	if err := (&keeper{stateDir: dir}).keep(&history.History{}); err == nil {
 		t.Error("a folder that others can write to was used")
 	}
 }
@@ -454,7 +470,7 @@ func TestPage(t *testing.T) {
 	}
 	for _, word := range []string{
 		history.EndFine, history.EndRepaired, history.EndRounds, history.EndWall, history.EndModelTime, history.EndRunTime, history.EndTokens,
-		history.EndRepetition, history.EndModel, history.EndRun, history.EndInterrupted,
+		history.EndRepetition, history.EndModel, history.EndRun, history.EndInterrupted, history.EndUnfinished,
 		history.RefusedNoChange, history.RefusedRepeated, history.RefusedCut, history.RefusedDeclined, history.RefusedKey,
 		answer.NoBlock, answer.SeveralBlocks, answer.Unterminated, answer.NotPython, answer.Empty, answer.TooLarge, answer.Binary, history.Schema,
 	} {
@@ -579,5 +595,113 @@ func TestShortAnswers(t *testing.T) {
 		if got := fmt.Sprint(bounds); code != ExitDone || got != "[16384 8192 8192]" {
 			t.Errorf("%s: %d, %s\n%s", name, code, got, d.err.String())
 		}
+	}
+}
+
+// TestInterruptedReading: what never comes is not waited for, wherever it is from.
+func TestInterruptedReading(t *testing.T) {
+	d := newDesk(t)
+	if err := syscall.Mkfifo("fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	never, w := io.Pipe()
+	defer w.Close()
+	for _, c := range []Command{{File: "-"}, {Stdin: "-"}, {File: "fifo"}, {Check: "fifo"}, {Stdin: "fifo"}} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		c.BaseURL, c.Model, c.Rounds, c.Tokens = "http://127.0.0.1:1", "m", 1, 1000
+		if c.File == "" {
+			c.File = "a.py"
+		}
+		var out bytes.Buffer
+		began := time.Now()
+		code := c.Run(ctx, World{Stdin: never, Stdout: io.Discard, Stderr: &out, LookupEnv: os.LookupEnv, Host: d.host, Home: d.dir})
+		if code != ExitInterrupted || out.String() != "pybox: interrupted\n" || time.Since(began) > 10*time.Second {
+			t.Errorf("%+v: %d after %v: %s", c, code, time.Since(began), out.String())
+		}
+		cancel()
+	}
+	// Who opened the FIFO is let go.
+	f, err := os.OpenFile("fifo", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+}
+
+// TestErrorsAfterInterrupt: what could not be written is told in any case.
+func TestErrorsAfterInterrupt(t *testing.T) {
+	d := newDesk(t)
+	s := modeltest.New(t, modeltest.Stall(""))
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	if err := os.WriteFile(folder, nil, 0o600); err != nil { // where a folder ought to be
+		t.Fatal(err)
+	}
+	if code := d.run(ctx, Command{BaseURL: s.URL, Model: "m"}); code != ExitInterrupted || !strings.Contains(d.err.String(), "keeping the history") {
+		t.Errorf("%d\n%s", code, d.err.String())
+	}
+}
+
+// TestUmask: what is written has no more permissions than the process gives away.
+func TestUmask(t *testing.T) {
+	d := newDesk(t)
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	d.in = broken
+	s := modeltest.New(t, modeltest.OpenAI("```\n"+works+"```", "stop"))
+	for file, output := range map[string]string{"-": "one.py", "a.py": "two.py"} {
+		code := d.run(t.Context(), Command{File: file, BaseURL: s.URL, Model: "m", Output: output})
+		if st, err := os.Stat(output); code != ExitDone || err != nil || st.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %d, %v, %v", file, code, st, err)
+		}
+	}
+}
+
+// TestKeptMeanwhile: a repair that is killed leaves the rounds that it has had.
+func TestKeptMeanwhile(t *testing.T) {
+	d := newDesk(t)
+	s := modeltest.New(t, modeltest.OpenAI("no", "stop"), modeltest.OpenAI("```\n"+works+"```", "stop"))
+	inner, runs := d.host.Program, 0
+	d.host.Program = func(ctx context.Context, r *enginetest.Run) error {
+		if runs++; runs == 2 {
+			h := d.history(d.read(d.kept()[0]))
+			if h.OK || h.End.By != history.EndUnfinished || len(h.Rounds) != 2 || h.Model.Name != "m" || h.Spent.Tokens.Sum() != 120 || h.EndedAt.IsZero() {
+				t.Errorf("%+v", h)
+			}
+		}
+		return inner(ctx, r)
+	}
+	if code := d.run(t.Context(), Command{BaseURL: s.URL, Model: "m"}); code != ExitDone || runs != 2 || len(d.kept()) != 1 || !d.history(d.read(d.kept()[0])).OK {
+		t.Errorf("%d, %v\n%s", code, d.kept(), d.err.String())
+	}
+}
+
+// TestDiffShown: a diff has a bound in each direction, and its lines are counted whatever
+// they begin with.
+func TestDiffShown(t *testing.T) {
+	before := "-- a\n-- b\n-- c\nx = '" + strings.Repeat("\t\x1b", 100_000) + "'\n"
+	diff := udiff.Unified("a/a.py", "b/a.py", before, "++ d\n")
+	if added, removed := counts(diff); added != 1 || removed != 4 {
+		t.Errorf("+%d -%d", added, removed)
+	}
+	var out bytes.Buffer
+	newDisplay(World{Stderr: &out}, false).diff("a.py", before, "++ d\n")
+	if s := out.String(); len(s) > 4000 || !strings.Contains(s, "--- c\n") || !strings.Contains(s, "more bytes)") || strings.Contains(s, "\x1b") {
+		t.Errorf("%d bytes: %.300q", len(s), s)
+	}
+}
+
+// TestHostileNames: a server's names of models are bounded, and move no cursor.
+func TestHostileNames(t *testing.T) {
+	d := newDesk(t)
+	for _, names := range []string{
+		`{"id":"` + strings.Repeat("x", 900<<10) + `"}`, `{"id":"a"},{"id":"` + strings.Repeat("x", 900<<10) + `"}`,
+		`{"id":"a\u001b[2J` + strings.Repeat("\u0301", 60) + `"},{"id":"b"}`,
+	} {
+		s := modeltest.New(t, modeltest.Status(200, nil, `{"data":[`+names+`]}`))
+		if code := d.run(t.Context(), Command{BaseURL: s.URL}); code == ExitDone || d.err.Len() > 1000 || strings.Contains(d.err.String(), "\u0301\u0301\u0301") {
+			t.Errorf("%d: %.2000q", code, d.err.String())
+		}
+		d.nothingSecret()
 	}
 }

@@ -26,6 +26,7 @@ const (
 	EndModel       = "model_failed" // the model could not be asked any more
 	EndRun         = "run_failed"   // PyBox could not run the program
 	EndInterrupted = "interrupted"  // somebody gave it up
+	EndUnfinished  = "unfinished"   // nothing: the record is of one that goes on, or was killed
 )
 
 // Reasons for which an answer is refused, beside those of package answer:

@@ -66,6 +66,9 @@ type Events struct {
 	Waiting   func(err *model.Error, pause time.Duration)
 	// Round: a round is over.
 	Round func(r *history.Round)
+	// Record: this is the record so far, of a repair that is not over. It must not be
+	// kept or changed.
+	Record func(h *history.History)
 }
 
 // Loop repairs programs. It is safe for concurrent use.
@@ -84,6 +87,7 @@ func (l *Loop) Run(ctx context.Context, s Settings) *history.History {
 	}
 	r.h = &history.History{
 		Schema: history.Schema, StartedAt: time.Now().Round(0).UTC(),
+		End:   history.End{By: history.EndUnfinished, Detail: "it was not over yet when this was written"},
 		Asked: history.Asked{Program: s.Job.Program.Name, Goal: s.Goal, Expect: s.Expect},
 		Budgets: history.Budgets{
 			Rounds: s.Rounds, WallMS: ms(s.Wall), ModelMS: ms(s.Model), RunMS: ms(s.Run), Tokens: s.Tokens,
@@ -115,9 +119,14 @@ type repair struct {
 }
 
 func (r *repair) finish(wall time.Duration) {
+	r.h.OK = r.h.End.By == history.EndFine || r.h.End.By == history.EndRepaired
+	r.account(wall)
+}
+
+// account writes down what was spent until now.
+func (r *repair) account(wall time.Duration) {
 	h := r.h
 	h.EndedAt = time.Now().Round(0).UTC()
-	h.OK = h.End.By == history.EndFine || h.End.By == history.EndRepaired
 	h.Spent.Rounds = max(len(h.Rounds)-1, 0)
 	h.Spent.WallMS, h.Spent.ModelMS, h.Spent.RunMS, h.Spent.VMStartMS = ms(wall), ms(r.asks.used), ms(r.runs.used), ms(r.starts)
 }
@@ -174,6 +183,10 @@ func (r *repair) keep(round *history.Round) {
 	}
 	if r.Events.Round != nil {
 		r.Events.Round(round)
+	}
+	if r.Events.Record != nil {
+		r.account(r.s.Wall - r.wall.left())
+		r.Events.Record(r.h)
 	}
 }
 
