@@ -10,6 +10,7 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 	"github.com/pybox/pybox/host/engine"
 	"github.com/pybox/pybox/host/receipt"
+	"github.com/pybox/pybox/host/repair/answer"
 	"github.com/pybox/pybox/host/repair/history"
 	"github.com/pybox/pybox/host/repair/loop"
 	"github.com/pybox/pybox/host/repair/model"
@@ -277,7 +278,7 @@ func (d *display) end(h *history.History, before, after, kept string) {
 		return
 	}
 	if h.OK && before != after {
-		d.diff(h.Asked.Program, before, after)
+		d.diff(h.Asked.Program, answer.Unix(before), answer.Unix(after))
 	}
 	switch h.End.By {
 	case history.EndFine:

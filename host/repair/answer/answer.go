@@ -96,13 +96,43 @@ func odd(r rune) bool {
 // Ends of what some models write before their answer.
 const thinkBegin, thinkEnd = "<think>", "</think>"
 
-// withoutThoughts drops what a model thought aloud before its answer.
+// withoutThoughts drops what a model thought aloud before its answer. Some write the end
+// alone, at the end of a line, as they are made to begin with thoughts: it counts outside
+// of blocks, where an answer follows.
 func withoutThoughts(text string) string {
-	if !strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), thinkBegin) {
-		return text
+	if strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), thinkBegin) {
+		_, rest, _ := strings.Cut(text, thinkEnd)
+		return rest
 	}
-	_, rest, _ := strings.Cut(text, thinkEnd)
-	return rest
+	var f *fence
+	at, end, answer := 0, 0, 0
+	for line := range strings.Lines(text) {
+		at += len(line)
+		line = strings.TrimRight(line, " \t\r\n")
+		switch {
+		case f != nil && f.closes(line):
+			f = nil
+		case f != nil:
+		case strings.HasSuffix(line, thinkEnd):
+			end = at
+		default:
+			if f = opening(line); f != nil {
+				answer = end
+			}
+		}
+	}
+	return text[answer:]
+}
+
+// Unix is a text with "\n" for every "\r\n".
+func Unix(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
+
+// EndedAs is code with the ends of lines that most lines of original have.
+func EndedAs(code, original string) string {
+	if strings.Count(original, "\r\n")*2 <= strings.Count(original, "\n") {
+		return code
+	}
+	return strings.ReplaceAll(code, "\n", "\r\n")
 }
 
 // block is a fenced code block.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -20,6 +21,10 @@ func TestCode(t *testing.T) {
 		{"fence in the code's text", "```python\nprint('''\n    ```\n''')\n```", "print('''\n    ```\n''')\n"},
 		{"in line", "use ```x``` so\n```python\nprint(1)\n```", "print(1)\n"},
 		{"thoughts with blocks", "<think>\n```python\nprint(0)\n```\nno\n</think>\n```python\nprint(1)\n```", "print(1)\n"},
+		{"thoughts without a beginning", "I try:\n```python\nprint(0)\n```\nNo.\n</think>\n\n```python\nprint(1)\n```", "print(1)\n"},
+		{"at the end of their line", "```\nprint(0)\n```\nNo.</think>\r\n```python\nprint(1)\n```", "print(1)\n"},
+		{"their end within the code", "````python\ns = \"\"\"\n</think>\n```\n\"\"\"\n````", "s = \"\"\"\n</think>\n```\n\"\"\"\n"},
+		{"their end named afterwards", "```python\nprint(1)\n```\nI wrote no\n</think>\n", "print(1)\n"},
 		{"form feed", "```python\nx = 1\n\f\ny = 2\n```", "x = 1\n\f\ny = 2\n"},
 	} {
 		if got, err := Code(c.text, ""); err != nil || got != c.want {
@@ -36,6 +41,8 @@ func TestRefusals(t *testing.T) {
 		{"indented code", "    ```python\n    print(1)\n    ```\n", NoBlock},
 		{"two", "```python\nprint(1)\n```\nor\n```python\nprint(2)\n```", SeveralBlocks},
 		{"a command beside it", "```bash\npip install x\n```\n```python\nprint(2)\n```", SeveralBlocks},
+		{"two after thoughts", "hm\n</think>\n```\na\n```\n```\nb\n```", SeveralBlocks},
+		{"no end after thoughts", "```\na\n```\n</think>\n```\nb\n", Unterminated},
 		{"no end", "```python\nprint(1)\n", Unterminated},
 		{"shorter end", "````python\nprint(1)\n```\n", Unterminated},
 		{"another end", "```python\nprint(1)\n~~~\n", Unterminated},
@@ -78,7 +85,7 @@ func TestUnusual(t *testing.T) {
 
 func FuzzCode(f *testing.F) {
 	for _, s := range []string{
-		"```python\nprint(1)\n```", "~~~\nx\n~~~\n```\ny\n```", "````\n```\n````", "<think></think>```\nx\n```", "   ```py\r\n x\r\n```", "```\n\x00\n```", "``` `\n```",
+		"```python\nprint(1)\n```", "~~~\nx\n~~~\n```\ny\n```", "````\n```\n````", "<think></think>```\nx\n```", "   ```py\r\n x\r\n```", "```\nx\n```\n</think>\n~~~\ny\n~~~", "```\n\x00\n```", "``` `\n```",
 	} {
 		f.Add(s)
 	}
@@ -109,4 +116,22 @@ func FuzzCode(f *testing.F) {
 			t.Fatalf("%q became %q, %v", code, again, err)
 		}
 	})
+}
+
+func TestLineEnds(t *testing.T) {
+	for _, c := range []struct{ original, want string }{
+		{"a\nb\n", "x\ny\n"}, {"a\r\nb\r\n", "x\r\ny\r\n"}, {"a\r\nb\r\nc\n", "x\r\ny\r\n"}, {"a\r\nb\n", "x\ny\n"}, {"a", "x\ny\n"}, {"", "x\ny\n"},
+	} {
+		if got := EndedAs("x\ny\n", c.original); got != c.want || Unix(got) != "x\ny\n" {
+			t.Errorf("%q: %q", c.original, got)
+		}
+	}
+}
+
+// TestManyThoughts: the longest answer of ends of thoughts is read once.
+func TestManyThoughts(t *testing.T) {
+	began := time.Now()
+	if _, err := Code(strings.Repeat("</think>\n", 1<<20/9), ""); err == nil || time.Since(began) > 5*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
 }

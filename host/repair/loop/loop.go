@@ -257,21 +257,29 @@ func (r *repair) take(round *history.Round, text string) (string, *history.End) 
 		r.refuse(round, text, bad.Reason, bad.Detail)
 		return "", nil
 	}
-	key := normal(code)
+	key, first := normal(code), sameLines(code, string(r.s.Job.Program.Data))
+	if first {
+		key = "" // white space that changed meant something
+	}
 	before, again := r.answers[key]
 	r.answers[key] = round.Round
-	switch first := key == normal(string(r.s.Job.Program.Data)); {
+	switch {
 	case again:
 		r.refuse(round, text, history.RefusedRepeated, fmt.Sprintf("it is what round %d gave", before))
 		return "", &history.End{By: history.EndRepetition, Detail: fmt.Sprintf("round %d gave what round %d had given", round.Round, before)}
-	case first && key != normal(r.code):
+	case first && !sameLines(code, r.code):
 		r.refuse(round, text, history.RefusedRepeated, "it is the program as it was in the beginning")
 		return "", &history.End{By: history.EndRepetition, Detail: fmt.Sprintf("round %d gave the program as it was in the beginning", round.Round)}
 	case first:
 		r.refuse(round, text, history.RefusedNoChange, "it changes nothing")
 		return "", nil
 	}
-	return code, nil
+	return answer.EndedAs(code, string(r.s.Job.Program.Data)), nil
+}
+
+// sameLines tells whether two programs have the same lines, however these end.
+func sameLines(a, b string) bool {
+	return strings.TrimRight(answer.Unix(a), "\n") == strings.TrimRight(answer.Unix(b), "\n")
 }
 
 func (r *repair) refuse(round *history.Round, text, reason, why string) {
@@ -279,8 +287,9 @@ func (r *repair) refuse(round *history.Round, text, reason, why string) {
 	round.Answer.Text = strings.ToValidUTF8(text[:min(len(text), maxRefused)], "")
 }
 
-// normal is what a program comes to without the white space that means nothing: at
-// ends of lines, and lines of nothing else.
+// normal is what a program comes to without the white space that hardly ever means
+// anything: at ends of lines, and lines of nothing else. It tells two answers apart that
+// a model gave; what is wrong with the program that it was given can be just that.
 func normal(code string) string {
 	var b strings.Builder
 	for line := range strings.Lines(code) {

@@ -195,7 +195,7 @@ func TestRefusedAnswers(t *testing.T) {
 		{answer.Empty, "```\n```", ""},
 		{answer.TooLarge, block(strings.Repeat("#", answer.MaxCode+1)), ""},
 		{answer.Binary, block("x = '\x00'"), ""},
-		{history.RefusedNoChange, block("x = 0  \n\n# exit 1"), ""},
+		{history.RefusedNoChange, block("x = 0\r\n# exit 1\n\n"), ""},
 		{history.RefusedDeclined, block("x = 1"), model.StopRefusal},
 		{history.RefusedCut, block("x = 1"), model.StopLength},
 	} {
@@ -535,4 +535,30 @@ func TestErrorsOfOthers(t *testing.T) {
 			t.Errorf("%+v", h)
 		}
 	})
+}
+
+// TestBlanksThatMatter: white space alone can be what is wrong with a program.
+func TestBlanksThatMatter(t *testing.T) {
+	const wrong, right = "x = 1 + \\ \n2\n# exit 1\n", "x = 1 + \\\n2\n# exit 1\n"
+	m := &talker{says: []string{block(wrong), block(right), block("x = 3")}}
+	repairs(t, &enginetest.Host{}, m, settings(wrong), func(h *history.History) {
+		if h.End.By != history.EndRepaired || len(h.Rounds) != 4 || h.Rounds[1].Answer.Refused != history.RefusedNoChange || h.Rounds[2].Program == nil || h.Rounds[2].Program.Text != right {
+			t.Errorf("%+v", h)
+		}
+	})
+}
+
+// TestLineEnds: a program has the ends of lines afterwards that it had before.
+func TestLineEnds(t *testing.T) {
+	m := &talker{says: []string{block("x = 1\n# exit 2"), block("x = 1\n# out fine")}}
+	repairs(t, &enginetest.Host{}, m, settings("x = 1\r\n# exit 1\r\n"), func(h *history.History) {
+		if h.End.By != history.EndRepaired || len(h.Rounds) != 3 || h.Rounds[2].Program.Text != "x = 1\r\n# out fine\r\n" || strings.Contains(h.Rounds[1].Diff+h.Rounds[2].Diff, "\r") || strings.Count(h.Rounds[2].Diff, "\n+") != 2 {
+			t.Errorf("%+v", h)
+		}
+	})
+	for _, q := range m.asked {
+		if strings.Contains(q.User, "\r") {
+			t.Errorf("%q", q.User)
+		}
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/engine"
 	"github.com/pybox/pybox/host/receipt"
+	"github.com/pybox/pybox/host/repair/answer"
 	"github.com/pybox/pybox/host/repair/history"
 	"github.com/pybox/pybox/host/repair/prompt"
 )
@@ -60,7 +61,7 @@ func (r *repair) checkJob(job engine.Job) engine.Job {
 func (r *repair) tell(code string, ran, checked *engine.Result, why string) {
 	j := r.s.Job
 	f := &r.facts
-	f.Name, f.Code, f.Goal, f.Expect, f.Why = j.Program.Name, code, r.s.Goal, r.s.Expect, why
+	f.Name, f.Code, f.Goal, f.Expect, f.Why = j.Program.Name, answer.Unix(code), r.s.Goal, r.s.Expect, why
 	f.Image, f.Args, f.Inputs, f.Stdin = ran.Receipt.Configured.Image.Name, j.Args, inputNames(j.Inputs), len(j.Stdin) > 0
 	f.Run, f.Check = outcome(ran), outcome(checked)
 }
