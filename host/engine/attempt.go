@@ -66,12 +66,16 @@ func (a *attempt) request(ctx context.Context) (api.RunRequest, error) {
 		r.Stdin = &s
 	}
 	for _, f := range j.Inputs {
+		if f.Folder {
+			r.Inputs = append(r.Inputs, api.InputFile{Source: api.Source{Name: f.Name}, Folder: true})
+			continue
+		}
 		a.inline += len(f.Data)
 		s, err := a.source(ctx, f, a.inline > maxInputs)
 		if err != nil {
 			return r, fmt.Errorf("sending the input %q: %w", f.Name, err)
 		}
-		r.Inputs = append(r.Inputs, api.InputFile{Source: s})
+		r.Inputs = append(r.Inputs, api.InputFile{Source: s, Executable: f.Executable})
 	}
 	return r, nil
 }

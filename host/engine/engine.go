@@ -63,6 +63,9 @@ func New(h Host, o Options) *Engine { return &Engine{h, o.NoStart} }
 type File struct {
 	Name string
 	Data []byte
+	// Executable lets the program execute an input, as far as the box allows that.
+	// Folder makes a folder of an input, which has no data then.
+	Executable, Folder bool
 }
 
 // Job asks for one run of a program.

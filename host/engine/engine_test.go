@@ -32,13 +32,16 @@ func TestRunCarriesEverything(t *testing.T) {
 	large := strings.Repeat("x", 600<<10)
 	job := engine.Job{
 		Image: "data", Program: engine.File{Name: "p.py", Data: []byte("print(1)")}, Args: []string{"a b"}, Env: []string{"A=1"}, Stdin: []byte("\xff\x00"),
-		Inputs:  []engine.File{{Name: "a.txt", Data: []byte("ä")}, {Name: "b", Data: []byte(large)}, {Name: "c", Data: []byte(large)}},
+		Inputs:  []engine.File{{Name: "a.txt", Data: []byte("ä")}, {Name: "b", Data: []byte(large)}, {Name: "c", Data: []byte(large), Executable: true}, {Name: "d/e", Folder: true}},
 		Collect: true, Limits: api.Limits{PIDs: new(int64(7))},
 	}
 	h := &enginetest.Host{Program: func(_ context.Context, r *enginetest.Run) error {
 		q := r.Request
 		if q.Image != "data" || q.Program.Name != "p.py" || len(q.Args) != 1 || q.Args[0] != "a b" || q.Env[0] != "A=1" || !q.Collect || *q.Limits.PIDs != 7 || q.ID != "" {
 			t.Errorf("the request is %+v", q)
+		}
+		if in := q.Inputs; len(in) != 4 || in[1].Executable || !in[2].Executable || in[2].Folder || in[3] != (api.InputFile{Source: api.Source{Name: "d/e"}, Folder: true}) {
+			t.Errorf("the inputs are %+v", in)
 		}
 		for i, want := range []struct {
 			s         api.Source

@@ -24,6 +24,7 @@ import (
 	"github.com/pybox/pybox/host/repair/answer"
 	"github.com/pybox/pybox/host/repair/loop"
 	"github.com/pybox/pybox/host/repair/provider"
+	"github.com/pybox/pybox/host/twins"
 	"github.com/pybox/pybox/host/units"
 )
 
@@ -159,7 +160,9 @@ func (p *preparation) check() error {
 	if err != nil {
 		return fmt.Errorf("--check: %w", err)
 	}
-	if strings.EqualFold(f.Name, p.job.settings.Job.Program.Name) {
+	var names twins.Set
+	names.Add(p.job.settings.Job.Program.Name)
+	if _, ok := names.Add(f.Name); !ok || f.Name == p.job.settings.Job.Program.Name {
 		return refuse("--check: it has the name of the program, %q, beside which it is run: rename one of them", f.Name)
 	}
 	p.job.settings.Check = &f
@@ -272,23 +275,28 @@ func (p *preparation) takeAlong() error {
 		return refuse("--input: %w", err)
 	}
 	defer set.Close()
+	var names twins.Set
+	if c := p.job.settings.Check; c != nil {
+		names.Add(c.Name)
+	}
 	for n, i := range set.Items {
-		if i.Folder {
-			continue // those that have files in them are made with these
-		}
-		if c := p.job.settings.Check; c != nil && strings.EqualFold(i.Name, c.Name) {
+		c := p.job.settings.Check
+		if _, ok := names.Add(i.Name); !ok || c != nil && (i.Name == c.Name || strings.HasPrefix(i.Name, c.Name+"/")) {
 			return refuse("--input: %q has the name of the check: give it another one with PATH=NAME", i.Name)
 		}
 		b, err := readInput(set, n)
 		if err != nil {
 			return refuse("--input: %w", err)
 		}
-		p.job.settings.Job.Inputs = append(p.job.settings.Job.Inputs, engine.File{Name: i.Name, Data: b})
+		p.job.settings.Job.Inputs = append(p.job.settings.Job.Inputs, engine.File{Name: i.Name, Data: b, Executable: i.Executable, Folder: i.Folder})
 	}
 	return nil
 }
 
 func readInput(set *inputs.Set, n int) ([]byte, error) {
+	if set.Items[n].Folder {
+		return nil, nil
+	}
 	r, err := set.Open(n)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -304,6 +305,8 @@ func TestUsage(t *testing.T) {
 		{"--model", Command{Model: strings.Repeat("x", 201)}},
 		{"--check: it has the name", Command{Check: "sub/a.py"}},
 		{"--check", Command{Check: "missing.py"}},
+		{"has the name of the check", Command{Check: "check.py", Inputs: []string{"there.py=check.py/x"}}},
+		{"has the name of the check", Command{Check: "check.py", Inputs: []string{"there.py=CHECK.py/x"}}},
 		{"has the name of the check", Command{Check: "check.py", Inputs: []string{"there.py=check.py"}}},
 		{"--input", Command{Inputs: []string{"missing.csv"}}},
 		{"--input", Command{Inputs: []string{"there.py=a.py"}}},
@@ -351,6 +354,9 @@ func TestAlong(t *testing.T) {
 	d := newDesk(t)
 	d.write("in.csv", "INPUT")
 	d.write("given", "STDIN")
+	if err := errors.Join(os.MkdirAll("dir/empty", 0o755), os.WriteFile("dir/tool", []byte("#!x"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
 	d.write("check.py", "CHECK")
 	d.env["PASSED"] = "on"
 	var seen []string
@@ -358,7 +364,7 @@ func TestAlong(t *testing.T) {
 	d.host.Program = func(ctx context.Context, r *enginetest.Run) error {
 		var s []string
 		for _, i := range r.Request.Inputs {
-			s = append(s, fmt.Sprintf("%s=%.5s", i.Name, textOf(r, i.Source)))
+			s = append(s, fmt.Sprintf("%s%s=%.5s", i.Name, map[bool]string{true: "*"}[i.Executable]+map[bool]string{true: "/"}[i.Folder], textOf(r, i.Source)))
 		}
 		in := ""
 		if r.Request.Stdin != nil {
@@ -369,19 +375,19 @@ func TestAlong(t *testing.T) {
 	}
 	s := modeltest.New(t, modeltest.OpenAI("```\n"+works+"```", "stop"))
 	code := d.run(t.Context(), Command{
-		BaseURL: s.URL, Model: "m", Inputs: []string{"in.csv=data/in.csv"}, Stdin: "given", Check: "check.py", Env: []string{"PASSED", "A=b"}, Args: []string{"-x"},
+		BaseURL: s.URL, Model: "m", Inputs: []string{"in.csv=data/in.csv", "dir"}, Stdin: "given", Check: "check.py", Env: []string{"PASSED", "A=b"}, Args: []string{"-x"},
 		Timeout: "3", Image: "data", Goal: "GOAL", Expect: "printed",
 	})
 	want := []string{
-		"a.py [-x] [data/in.csv=INPUT] STDIN [PASSED=on A=b] 3000 data",
-		"a.py [-x] [data/in.csv=INPUT] STDIN [PASSED=on A=b] 3000 data",
-		"check.py [] [data/in.csv=INPUT a.py=x = 1]  [PASSED=on A=b] 3000 data",
+		"a.py [-x] [data/in.csv=INPUT dir/= dir/empty/= dir/tool*=#!x] STDIN [PASSED=on A=b] 3000 data",
+		"a.py [-x] [data/in.csv=INPUT dir/= dir/empty/= dir/tool*=#!x] STDIN [PASSED=on A=b] 3000 data",
+		"check.py [] [data/in.csv=INPUT dir/= dir/empty/= dir/tool*=#!x a.py=x = 1]  [PASSED=on A=b] 3000 data",
 	}
 	if code != ExitDone || strings.Join(seen, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%d\n%s\n%s", code, strings.Join(seen, "\n"), d.err.String())
 	}
 	q := s.Requests()[0].Text
-	for _, w := range []string{"GOAL", "printed", `"data/in.csv"`, `"-x"`} {
+	for _, w := range []string{"GOAL", "printed", `"data/in.csv"`, `"dir/empty/"`, `"-x"`} {
 		if !strings.Contains(q, w) {
 			t.Errorf("the model is not told %s", w)
 		}

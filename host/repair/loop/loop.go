@@ -320,7 +320,11 @@ func (r *repair) ended(cause error, by string, err error) *history.End {
 func inputNames(files []engine.File) []string {
 	var names []string
 	for _, f := range files {
-		names = append(names, f.Name)
+		name := f.Name
+		if f.Folder {
+			name += "/"
+		}
+		names = append(names, name)
 	}
 	return names
 }
