@@ -9,24 +9,38 @@ package clients
 import (
 	"container/list"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 )
 
-// grace is how long a new connection has for its first request before it makes room: no
-// time at all for a client of this machine, which sends it at once, on a busy one.
-const grace = time.Second
+const (
+	// answerWait is how long a client that there is no room for may take to read that.
+	answerWait = time.Second
+	// takeWait is how long its connection is kept then, if somebody waits for one: a
+	// client may still be sending, and look for an answer when it has sent everything.
+	takeWait = 50 * time.Millisecond
+	// restWait is how long the rest of a body may take that nobody wants, once the
+	// request's handler has returned: net/http looks for it.
+	restWait = 500 * time.Millisecond
+)
 
 // Options are the bounds of one server.
 type Options struct {
 	// Requests is how many that are not urgent are served at a time, at least 1.
 	Requests int
-	// Reserve is how many connections there may be beside, at least 1.
+	// Reserve is how many connections there may be beside, at least 3. Most are for
+	// urgent requests, of which as many are served beside the others; some of those for
+	// such with a body, which may come slowly. One is always there for who is told that
+	// there is no room.
 	Reserve int
-	// Urgent tells a request that is served whatever else is; nil: none is. It must end
-	// soon by itself.
+	// Grace is how long a new connection has for its first request before it makes room:
+	// a client of this machine sends it at once.
+	Grace time.Duration
+	// Urgent tells a request that is served beside Requests others; nil: none is. It
+	// must end soon by itself.
 	Urgent func(*http.Request) bool
 	// Busy answers a request that there is no room for. It must not read its body.
 	Busy http.HandlerFunc
@@ -34,9 +48,8 @@ type Options struct {
 
 // Bound holds one server to its bounds. It is safe for concurrent use.
 type Bound struct {
-	o     Options
-	grace time.Duration // tests have another
-	slots chan struct{}
+	o                     Options
+	slots, urgent, bodies chan struct{} // as many places as they hold
 
 	mu      sync.Mutex
 	changed sync.Cond
@@ -46,23 +59,29 @@ type Bound struct {
 
 // New makes a Bound, for one call of Serve.
 func New(o Options) *Bound {
-	b := &Bound{o: o, grace: grace, slots: make(chan struct{}, o.Requests), conns: list.New()}
+	bodies, spare := max(1, o.Reserve/4), max(1, o.Reserve/8)
+	b := &Bound{
+		o: o, conns: list.New(), slots: make(chan struct{}, o.Requests),
+		urgent: make(chan struct{}, o.Reserve-bodies-spare), bodies: make(chan struct{}, bodies),
+	}
 	b.changed.L = &b.mu
 	return b
 }
 
-// Serve serves the connections of l with srv, whose Handler, ConnContext and ConnState it
-// takes over: it must not have the latter two. It returns as srv.Serve does. There are at
-// most Requests and Reserve connections together; while something is being served on each
-// of them, another waits in the listener's queue.
+// Serve serves the connections of l with srv, whose ConnContext and ConnState it takes
+// over; what Handler made is to be in its Handler. It returns as srv.Serve does. There are
+// at most Requests and Reserve connections together. When l is closed, those end on which
+// nothing is being served.
 func (b *Bound) Serve(srv *http.Server, l net.Listener) error {
-	srv.Handler = b.handler(srv.Handler)
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, key{}, c)
 	}
 	srv.ConnState = func(c net.Conn, s http.ConnState) {
-		if s == http.StateIdle { // the answer is on its way as a whole
-			b.use(c.(*conn), false)
+		switch s {
+		case http.StateIdle: // the answer is on its way as a whole
+			b.unused(c.(*conn), 0)
+		case http.StateHijacked:
+			b.hijacked(c.(*conn))
 		}
 	}
 	return srv.Serve(&listener{Listener: l, b: b})
@@ -71,32 +90,92 @@ func (b *Bound) Serve(srv *http.Server, l net.Listener) error {
 // key is that of the connection in a request's context.
 type key struct{}
 
-func (b *Bound) handler(next http.Handler) http.Handler {
+// Handler serves requests with next, within the bounds. What is before it, such as one that
+// refuses strangers, takes no place, and its connections make room as new ones do: it must
+// be done with a request at once.
+func (b *Bound) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := r.Context().Value(key{}).(*conn)
-		b.use(c, true)
-		if b.o.Urgent != nil && b.o.Urgent(r) {
-			next.ServeHTTP(w, r)
+		b.used(c)
+		defer b.rest(c, w, r)
+		place := b.place(r)
+		if place == nil {
+			b.refuse(c, w, r)
 			return
 		}
-		select {
-		case b.slots <- struct{}{}:
-			defer func() { <-b.slots }()
-			next.ServeHTTP(w, r)
-		default:
-			w.Header().Set("Connection", "close")
-			w.Header().Set("Retry-After", "1")
-			b.o.Busy(w, r)
-			b.use(c, false) // how slowly the rest of it comes is no matter of the others
-		}
+		defer func() { <-place }()
+		next.ServeHTTP(w, r)
 	})
 }
 
-// use notes whether something is served on c.
-func (b *Bound) use(c *conn, serving bool) {
+// place takes a place for r, out of what it gives; nil: there is none.
+func (b *Bound) place(r *http.Request) chan struct{} {
+	if b.o.Urgent != nil && b.o.Urgent(r) {
+		place := b.urgent
+		if r.ContentLength != 0 {
+			place = b.bodies
+		}
+		select {
+		case place <- struct{}{}:
+			return place
+		default:
+		}
+	}
+	select {
+	case b.slots <- struct{}{}:
+		return b.slots
+	default:
+		return nil
+	}
+}
+
+// refuse says that there is no room. How slowly the rest of the request comes is no matter
+// of the others then.
+func (b *Bound) refuse(c *conn, w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Connection", "close")
+	w.Header().Set("Retry-After", "1")
+	b.o.Busy(w, r)
+	rc := http.NewResponseController(w)
+	_ = rc.SetWriteDeadline(time.Now().Add(answerWait)) // one that cannot be told is gone
+	_ = rc.Flush()
+	b.unused(c, takeWait)
+}
+
+// rest bounds what is left to do about a request whose handler has returned.
+func (b *Bound) rest(c *conn, w http.ResponseWriter, r *http.Request) {
+	b.mu.Lock()
+	taken := c.taken
+	b.mu.Unlock()
+	if r.ContentLength != 0 && !taken {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restWait)) // it may be closed
+	}
+}
+
+// used notes that something is served on c.
+func (b *Bound) used(c *conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c.serving, c.served = serving, true
+	c.serving = true
+	b.touch(c)
+}
+
+// unused notes that nothing is served on c any more, which makes room when that time is over.
+func (b *Bound) unused(c *conn, wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.serving, c.free = false, time.Now().Add(wait)
+	b.touch(c)
+}
+
+// hijacked notes that c is not the server's any more: it counts until it is closed.
+func (b *Bound) hijacked(c *conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.taken = true
+}
+
+// touch makes c the one that was used last; the lock is held.
+func (b *Bound) touch(c *conn) {
 	if c.at == nil {
 		return // it is closed
 	}
@@ -134,7 +213,7 @@ func (b *Bound) wait(bounded bool, most time.Duration) {
 }
 
 // idlest is the connection that makes room first, and how long it need not yet: of those
-// that nothing is served on and that had their time the one that was used before all
+// that nothing is served on and whose time is over the one that was used before all
 // others; nil: there is none. The lock is held.
 func (b *Bound) idlest() (first *conn, left time.Duration) {
 	for e := b.conns.Front(); e != nil; e = e.Next() {
@@ -142,8 +221,8 @@ func (b *Bound) idlest() (first *conn, left time.Duration) {
 		if c.serving {
 			continue
 		}
-		wait := b.grace - time.Since(c.since)
-		if c.served || wait <= 0 {
+		wait := time.Until(c.free)
+		if wait <= 0 {
 			return c, 0
 		}
 		if first == nil || wait < left {
@@ -151,6 +230,16 @@ func (b *Bound) idlest() (first *conn, left time.Duration) {
 		}
 	}
 	return first, left
+}
+
+// idle are the connections that nothing is served on; the lock is held.
+func (b *Bound) idle() (all []*conn) {
+	for e := b.conns.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*conn); !c.serving {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // remove takes c from those that are there; the lock is held.
@@ -180,7 +269,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()
-	c := &conn{Conn: raw, b: l.b, since: time.Now()}
+	c := &conn{Conn: raw, b: l.b, free: time.Now().Add(l.b.o.Grace)}
 	c.at = l.b.conns.PushBack(c)
 	return c, nil
 }
@@ -190,7 +279,11 @@ func (l *listener) Close() error {
 	l.b.mu.Lock()
 	l.b.closed = true
 	l.b.changed.Broadcast()
+	idle := l.b.idle()
 	l.b.mu.Unlock()
+	for _, c := range idle { // net/http would wait for some of them
+		_ = c.Conn.Close()
+	}
 	return l.Listener.Close()
 }
 
@@ -199,9 +292,19 @@ type conn struct {
 	net.Conn
 	b       *Bound
 	at      *list.Element // nil: it counts no more
-	since   time.Time
+	free    time.Time     // when it makes room at the earliest, if nothing is served on it
 	serving bool
-	served  bool // a request came, at least one
+	taken   bool // it is not net/http's any more
+}
+
+// CloseWrite is what net/http looks for where an answer is the last and its client may
+// still be sending: all of it is on its way.
+func (c *conn) CloseWrite() error {
+	c.b.unused(c, takeWait)
+	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 // Close implements net.Conn.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,16 +36,26 @@ func serve(t *testing.T, l net.Listener, o Options) *served {
 	}
 	o.Busy = func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", http.StatusServiceUnavailable) }
 	o.Urgent = func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/urgent") }
-	s.srv = &http.Server{ReadHeaderTimeout: bound, IdleTimeout: bound, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	if o.Grace == 0 {
+		o.Grace = 50 * time.Millisecond
+	}
+	b := New(o)
+	api := b.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.count.Add(1)
 		if strings.HasSuffix(r.URL.Path, "wait") {
 			s.entered <- struct{}{}
 			<-s.done
 		}
 		io.WriteString(w, "done")
+	}))
+	s.srv = &http.Server{ReadTimeout: bound, IdleTimeout: bound, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/stranger" {
+			api.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Connection", "close")
+		http.Error(w, "no", http.StatusUnauthorized)
 	})}
-	b := New(o)
-	b.grace = grace / 20
 	go func() { s.result <- b.Serve(s.srv, l) }()
 	t.Cleanup(func() {
 		select {
@@ -109,7 +120,7 @@ func (c *client) answer() int {
 }
 
 func TestBusy(t *testing.T) {
-	s := serve(t, tcp(t), Options{Requests: 2, Reserve: 2})
+	s := serve(t, tcp(t), Options{Requests: 2, Reserve: 3})
 	first, second := s.dial(), s.dial()
 	first.send("/wait")
 	second.send("/wait")
@@ -140,7 +151,7 @@ func TestBusy(t *testing.T) {
 // TestEvicts: those who hold connections and send nothing, or a part of a request, make
 // room; those who are being served do not.
 func TestEvicts(t *testing.T) {
-	s := serve(t, tcp(t), Options{Requests: 2, Reserve: 2})
+	s := serve(t, tcp(t), Options{Requests: 2, Reserve: 3})
 	waits := s.dial()
 	waits.send("/wait")
 	<-s.entered
@@ -183,56 +194,108 @@ func TestEvicts(t *testing.T) {
 	}
 }
 
-// TestWaits: while something is served on all connections another waits for one.
-func TestWaits(t *testing.T) {
+// TestSilent: a new connection has its time, however many wait; those that wait, and those
+// on which nothing is served, are closed with the listener.
+func TestSilent(t *testing.T) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serve(t, l, Options{Requests: 1, Reserve: 1})
-	first, second := s.dial(), s.dial()
-	first.send("/wait")
-	second.send("/urgent/wait")
+	s := serve(t, l, Options{Requests: 1, Reserve: 3, Grace: time.Hour})
+	waits := s.dial()
+	waits.send("/wait")
 	<-s.entered
-	<-s.entered
-	third := s.dial()
-	third.send("/urgent")
-	fourth := s.dial()
-	fourth.send("/urgent")
-	if n := s.count.Load(); n != 2 {
-		t.Errorf("%d are served", n)
+	var silent []*client
+	for range 5 { // three are accepted, and of the others one waits for room
+		silent = append(silent, s.dial())
+	}
+	for _, c := range silent[:3] {
+		if c.send("/urgent"); c.answer() != http.StatusOK {
+			t.Error("one lost its time")
+		}
+	}
+	ended := make(chan error)
+	go func() { ended <- s.srv.Shutdown(t.Context()) }()
+	for _, c := range silent {
+		if c.answer() != 0 {
+			t.Error("one was answered that asked for nothing")
+		}
 	}
 	close(s.done)
-	for _, c := range []*client{first, second, third, fourth} {
-		if c.answer() != http.StatusOK {
-			t.Error("no answer")
-		}
-		c.Close()
+	if waits.answer() != http.StatusOK {
+		t.Error("one that was being served was cut off")
+	}
+	began := time.Now()
+	if err := <-ended; err != nil || time.Since(began) > 3*time.Second {
+		t.Errorf("%v after %v: net/http waits for silent ones", err, time.Since(began))
 	}
 }
 
-// TestEnds: a server ends that waits for room.
-func TestEnds(t *testing.T) {
-	s := serve(t, tcp(t), Options{Requests: 1, Reserve: 1})
-	for _, path := range []string{"/wait", "/urgent/wait"} {
-		s.dial().send(path)
+// TestBodies: whoever announces a body that does not come, whether it is let in or not, and
+// whatever it asks for, keeps nobody from being served.
+func TestBodies(t *testing.T) {
+	for _, path := range []string{"/", "/urgent", "/stranger"} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			t.Run(method+path, func(t *testing.T) {
+				s := serve(t, tcp(t), Options{Requests: 2, Reserve: 3})
+				for range 20 {
+					fmt.Fprintf(s.dial(), "%s %s HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n", method, path)
+				}
+				began := time.Now()
+				c := s.dial()
+				c.send("/urgent")
+				if code := c.answer(); code != http.StatusOK || time.Since(began) > bound/2 {
+					t.Errorf("the status %d after %v", code, time.Since(began))
+				}
+			})
+		}
+	}
+}
+
+// TestUrgentAreBounded: however many urgent requests there are, whoever comes then is told.
+func TestUrgentAreBounded(t *testing.T) {
+	s := serve(t, tcp(t), Options{Requests: 1, Reserve: 8}) // of which 5 are for urgent ones, and 2 for such with a body
+	for range 3 {
+		fmt.Fprintf(s.dial(), "POST /urgent/wait HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
 		<-s.entered
 	}
-	s.dial() // is accepted and waits, or will
-	s.srv.Close()
-	select {
-	case err := <-s.result:
-		s.result <- err
-	case <-time.After(bound):
-		t.Fatal("it does not end")
+	for range 5 { // the third with a body has the place of one that is not urgent
+		s.dial().send("/urgent/wait")
+		<-s.entered
 	}
+	for range 20 {
+		c := s.dial()
+		if c.send("/urgent"); c.answer() != http.StatusServiceUnavailable {
+			t.Error("one more was served, or not answered")
+		}
+	}
+}
+
+// TestBusyIsAnswered: whoever there is no room for is told so, however many come.
+func TestBusyIsAnswered(t *testing.T) {
+	s := serve(t, tcp(t), Options{Requests: 1, Reserve: 3})
+	s.dial().send("/wait")
+	<-s.entered
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for range 50 {
+				c := s.dial()
+				if c.send("/"); c.answer() != http.StatusServiceUnavailable {
+					t.Error("no answer")
+				}
+				c.Close()
+			}
+		})
+	}
+	all.Wait()
 }
 
 // TestMany: whoever comes, and however many, is answered, and nothing is left of them.
 func TestMany(t *testing.T) {
-	b := New(Options{Requests: 4, Reserve: 4, Busy: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusServiceUnavailable) }})
+	b := New(Options{Requests: 4, Reserve: 4, Grace: time.Second, Busy: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusServiceUnavailable) }})
 	l := tcp(t)
-	srv := &http.Server{ReadHeaderTimeout: bound, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "done") })}
+	srv := &http.Server{ReadHeaderTimeout: bound, Handler: b.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "done") }))}
 	done := make(chan error, 1)
 	go func() { done <- b.Serve(srv, l) }()
 	s := &served{t: t, network: "tcp", addr: l.Addr().String()}

@@ -30,11 +30,17 @@ const (
 	readWait = 10 * time.Second
 )
 
-// How many requests are served at a time on the socket, and on the TCP port, where anybody
-// on this machine can connect; and how many connections there are beside.
-const (
-	socketRequests, socketReserve = 240, 16
-	tcpRequests, tcpReserve       = 56, 8
+// bounds are how many requests are served at a time on an entrance, how many connections
+// there are beside, and how long one that is silent is kept while others wait.
+type bounds struct {
+	requests, reserve int
+	grace             time.Duration
+}
+
+// Anybody on this machine can connect to the TCP port.
+var (
+	socketBounds = bounds{240, 16, time.Second}
+	tcpBounds    = bounds{56, 8, 50 * time.Millisecond}
 )
 
 // entrance is a way in to the API.
@@ -72,7 +78,11 @@ func (d *Daemon) open() (_ *entrances, err error) {
 	if err != nil {
 		return nil, err
 	}
-	o.add(l, mux, socketRequests, socketReserve)
+	everybody := func(h http.Handler) (http.Handler, error) { return h, nil } // the listener has looked who it is
+	if err := o.add(l, mux, socketBounds, everybody); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
 	if err := d.o.Home.SetDaemon(d.o.Version, d.born, d.tcp); err != nil {
 		return nil, err
 	}
@@ -111,28 +121,37 @@ func (o *entrances) openTCP(addr string, api http.Handler) error {
 	if err != nil {
 		return fmt.Errorf("the API: %w ([api] listen in %s, or --listen)", err, d.o.Home.Config())
 	}
-	guarded, err := gate.New(noShell(api), gate.Options{Addr: l.Addr(), Token: token, Refuse: d.refuse})
-	if err != nil {
+	guard := func(h http.Handler) (http.Handler, error) {
+		return gate.New(h, gate.Options{Addr: l.Addr(), Token: token, Refuse: d.refuse})
+	}
+	if err := o.add(l, noShell(api), tcpBounds, guard); err != nil {
 		_ = l.Close()
 		return fmt.Errorf("the API on %s: %w", addr, err)
 	}
 	d.tcp = l.Addr().String()
 	d.log.Info("the API is served on TCP too", "address", d.tcp)
-	o.add(l, guarded, tcpRequests, tcpReserve)
 	return nil
 }
 
-func (o *entrances) add(l net.Listener, h http.Handler, requests, reserve int) {
+// add has h served on l, within its bounds, to those whom guard lets in: others take no
+// place there.
+func (o *entrances) add(l net.Listener, h http.Handler, n bounds, guard func(http.Handler) (http.Handler, error)) error {
+	bound := clients.New(clients.Options{
+		Requests: n.requests, Reserve: n.reserve, Grace: n.grace, Urgent: urgent,
+		Busy: func(w http.ResponseWriter, _ *http.Request) {
+			reply.Problem(w, &api.Problem{Type: api.ProblemBusy, Title: "too many requests", Status: http.StatusServiceUnavailable,
+				Detail: fmt.Sprintf("%d requests are being served already, the most at a time", n.requests), Next: "try again when others have ended"})
+		},
+	})
+	h, err := guard(bound.Handler(h))
+	if err != nil {
+		return err
+	}
 	if o.d.o.watch != nil {
 		h = o.d.o.watch(h)
 	}
-	o.all = append(o.all, entrance{l, o.d.server(h), clients.New(clients.Options{
-		Requests: requests, Reserve: reserve, Urgent: urgent,
-		Busy: func(w http.ResponseWriter, _ *http.Request) {
-			reply.Problem(w, &api.Problem{Type: api.ProblemBusy, Title: "too many requests", Status: http.StatusServiceUnavailable,
-				Detail: fmt.Sprintf("%d requests are being served already, the most at a time", requests), Next: "try again when others have ended"})
-		},
-	})})
+	o.all = append(o.all, entrance{l, o.d.server(h), bound})
+	return nil
 }
 
 // serve answers, until shut is called.
@@ -199,21 +218,23 @@ func (d *Daemon) server(h http.Handler) *http.Server {
 		IdleTimeout:       idleWait,
 		MaxHeaderBytes:    maxRequestHeader,
 		ErrorLog:          slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
+		// Else net/http answers "OPTIONS *" by itself, before the gate.
+		DisableGeneralOptionsHandler: true,
 	}
 }
 
-// urgent tells a request that is served however many others are: it looks, or ends
-// something.
+// urgent tells a request that is served beside as many others as may be: it looks, or ends
+// something. One that has a body where none belongs is not: that may come slowly.
 func urgent(r *http.Request) bool {
-	switch r.Method {
-	case http.MethodGet:
-		return r.URL.Path == api.PathStatus || r.URL.Path == api.PathRuns
-	case http.MethodDelete:
-		return true
-	case http.MethodPost:
+	switch {
+	case r.Method == http.MethodPost:
 		return r.URL.Path == api.PathVMStop
+	case r.ContentLength != 0:
+		return false
+	case r.Method == http.MethodGet, r.Method == http.MethodHead:
+		return r.URL.Path == api.PathStatus || r.URL.Path == api.PathRuns
 	}
-	return false
+	return r.Method == http.MethodDelete
 }
 
 // noShell keeps the guest's shell to the socket, where the kernel says who is at the other

@@ -168,9 +168,9 @@ func TestStatusWhenFull(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			addr, most := r.home.Socket(), socketRequests
+			addr, most := r.home.Socket(), socketBounds.requests
 			if network == "tcp" {
-				addr, most = s.Daemon.Listen, tcpRequests
+				addr, most = s.Daemon.Listen, tcpBounds.requests
 			}
 			auth := "Host: " + s.Daemon.Listen + "\r\nAuthorization: Bearer " + token + "\r\n"
 			dial := func() net.Conn {
@@ -191,7 +191,7 @@ func TestStatusWhenFull(t *testing.T) {
 			}
 			began := time.Now()
 			busy, last := false, ""
-			for !busy && time.Since(began) < 5*time.Second { // ours may be taken before one of those
+			for !busy && time.Since(began) < bound { // ours may be taken before one of those
 				hold()
 				c := dial()
 				io.WriteString(c, "GET /v1/images HTTP/1.1\r\nConnection: close\r\n"+auth+"\r\n")
@@ -210,5 +210,89 @@ func TestStatusWhenFull(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestStrangersBodies: who has no token keeps neither those who have from being served nor
+// the daemon from ending, whatever it announces and does not send.
+func TestStrangersBodies(t *testing.T) {
+	o := options(t, &daemontest.Agent{})
+	o.Config.API.Listen = "127.0.0.1:0"
+	r := run(t, o)
+	s := r.start()
+	token, err := gate.Token(r.home.APIToken())
+	if err != nil {
+		t.Fatal(err)
+	}
+	strangers := func(request string) {
+		for range 2 * (tcpBounds.requests + tcpBounds.reserve) {
+			c, err := (&net.Dialer{Timeout: bound}).DialContext(t.Context(), "tcp", s.Daemon.Listen)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			io.WriteString(c, request)
+		}
+	}
+	for _, request := range []string{
+		"", "POST /v1/runs HTTP/1.1\r\nHost: " + s.Daemon.Listen + "\r\nContent-Length: 100\r\n\r\n", "POST /v1/runs HTTP/1.1\r\nHo",
+	} {
+		strangers(request)
+		began := time.Now()
+		resp, body := overTCP(t, http.MethodGet, "http://"+s.Daemon.Listen+api.PathStatus, token, "")
+		if took := time.Since(began); resp.StatusCode != 200 || took > readWait/2 {
+			t.Errorf("behind strangers with %.10q: %s after %v: %s", request, resp.Status, took, body)
+		}
+	}
+	strangers("POST /v1/runs HTTP/1.1\r\nHost: " + s.Daemon.Listen + "\r\nContent-Length: 100\r\n\r\n")
+	strangers("")
+	if _, err := r.client.Stop(r.ctx(), api.StopRequest{}); err != nil {
+		t.Error(err)
+	}
+	began := time.Now()
+	if err := r.wait(); err != nil || time.Since(began) > lastAnswers/2 {
+		t.Errorf("it ended %v after its VM, %v", time.Since(began), err)
+	}
+}
+
+// TestUnwantedBodies: on the socket neither.
+func TestUnwantedBodies(t *testing.T) {
+	for _, request := range []string{"GET /v1/status", "POST /v1/vm/stop"} {
+		r := run(t, options(t, &daemontest.Agent{}))
+		r.start()
+		for range socketBounds.requests + 2*socketBounds.reserve {
+			c, err := (&net.Dialer{Timeout: bound}).DialContext(t.Context(), "unix", r.home.Socket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			io.WriteString(c, request+" HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+		}
+		began := time.Now()
+		if s, err := r.client.Status(r.ctx()); err != nil || s.State != api.StateRunning || time.Since(began) > bodyStall/2 {
+			t.Errorf("behind %s: %v, %+v after %v", request, err, s.State, time.Since(began))
+		}
+	}
+}
+
+// TestNothingBeforeTheGate: what net/http would answer by itself the gate does.
+func TestNothingBeforeTheGate(t *testing.T) {
+	o := options(t, &daemontest.Agent{})
+	o.Config.API.Listen = "127.0.0.1:0"
+	r := run(t, o)
+	s := r.start()
+	for request, want := range map[string]string{
+		"OPTIONS * HTTP/1.1\r\nHost: evil.example\r\n": " 403 ", "OPTIONS * HTTP/1.1\r\nHost: " + s.Daemon.Listen + "\r\n": " 401 ",
+	} {
+		c, err := (&net.Dialer{Timeout: bound}).DialContext(t.Context(), "tcp", s.Daemon.Listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetDeadline(time.Now().Add(bound))
+		io.WriteString(c, request+"Connection: close\r\n\r\n")
+		if b, err := io.ReadAll(c); err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%.30q: %v %.200q", request, err, b)
+		}
+		c.Close()
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // ErrAddress: the gate does not listen there.
@@ -24,6 +25,10 @@ var ErrAddress = errors.New("not an address of this machine alone")
 
 // ErrOrigin: an origin that cannot be allowed.
 var ErrOrigin = errors.New("not an origin of this machine")
+
+// restWait is how long who is not let in may take for the answer, and for the rest of what
+// it sends: most clients look for an answer when they have sent everything.
+const restWait = 500 * time.Millisecond
 
 // localhost is the one name that every system takes for its own (RFC 6761, section 6.3).
 const localhost = "localhost"
@@ -166,6 +171,12 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="pybox"`)
 	}
 	g.refuse(w, r, *no)
+	// Nor is it waited for: net/http looks for the rest of a body before it closes.
+	rc := http.NewResponseController(w)
+	until := time.Now().Add(restWait)
+	_ = rc.SetWriteDeadline(until) // the server's bounds hold where there is no such thing
+	_ = rc.Flush()
+	_ = rc.SetReadDeadline(until)
 }
 
 // check says why a request is not let in; nil: it is.

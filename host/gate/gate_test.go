@@ -271,3 +271,19 @@ func FuzzParseAddress(f *testing.F) {
 
 // lower is what a name is compared as.
 func lower(s string) string { return strings.ToLower(s) }
+
+// TestRestOfARefusedRequest: who is not let in and sends less than it says is not waited for.
+func TestRestOfARefusedRequest(t *testing.T) {
+	b := serve(t, Options{})
+	d := net.Dialer{Timeout: 10 * time.Second}
+	c, err := d.DialContext(t.Context(), "tcp", b.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second)) // the server has no bound of its own
+	io.WriteString(c, "POST / HTTP/1.1\r\nHost: "+b.addr+"\r\nContent-Length: 100\r\n\r\n")
+	if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 401 ") {
+		t.Errorf("%q, %v", got, err)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -108,6 +109,7 @@ func send(w http.ResponseWriter, media string, status int, v any) {
 		return
 	}
 	w.Header().Set("Content-Type", media)
+	w.Header().Set("Content-Length", strconv.Itoa(b.Len())) // else one that is flushed is in pieces
 	out := NewWriter(w)
 	out.arm()
 	w.WriteHeader(status)
