@@ -212,6 +212,7 @@ type body struct {
 func newBody(rc io.ReadCloser, ctx context.Context, cancel context.CancelCauseFunc, idle time.Duration, stream bool) *body {
 	stalled := &model.Error{Kind: model.Stalled, RetryAfter: -1, Detail: fmt.Sprintf("nothing came for %v", idle)}
 	b := &body{ReadCloser: rc, ctx: ctx, cancel: cancel, idle: idle, left: maxList, timer: time.AfterFunc(idle, func() { cancel(stalled) })}
+	b.timer.Stop() // it runs while somebody reads
 	if stream {
 		b.left, b.event = maxStream, &event{}
 	}
@@ -258,11 +259,10 @@ func (b *body) Read(p []byte) (int, error) {
 	case b.ctx.Err() != nil: // what is there already is not read to its end
 		return 0, b.cause(b.ctx.Err())
 	}
+	b.timer.Reset(b.idle)
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.timer.Stop()
 	b.left -= int64(n)
-	if n > 0 {
-		b.timer.Reset(b.idle)
-	}
 	if b.event != nil && !b.event.take(p[:n]) {
 		return 0, tooLarge("an event", maxEvent)
 	}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -96,4 +97,27 @@ func asError(err error, e **model.Error) bool {
 		*e, ok = u.Err.(*model.Error)
 	}
 	return ok
+}
+
+// TestSlowReader: who reads slowly is no server that stalls.
+func TestSlowReader(t *testing.T) {
+	s := modeltest.New(t, modeltest.Stall("data: a\n\n"))
+	base, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := NewClient(base, Limits{Idle: 100 * time.Millisecond}).Post(s.URL, "text/plain", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	<-time.After(300 * time.Millisecond) // what a busy machine does
+	b := make([]byte, 100)
+	if n, err := resp.Body.Read(b); string(b[:n]) != "data: a\n\n" || err != nil {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	var e *model.Error
+	if _, err := resp.Body.Read(b); !errors.As(err, &e) || e.Kind != model.Stalled {
+		t.Errorf("%v", err)
+	}
 }
