@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -22,12 +23,15 @@ const (
 	// Keep is how long a record is kept after the end of its run.
 	Keep = 10 * time.Minute
 	// MaxBytes bounds all records together, in bytes: output and receipts. What a run
-	// in progress may still print counts.
-	MaxBytes = 64 << 20
+	// in progress may still print counts: there is room for two of those that may print
+	// as much as the ceiling allows by default.
+	MaxBytes = 66 << 20
 	// MaxRecords bounds their number.
 	MaxRecords = 1024
 	// receiptRoom is what is reserved for the receipt of a run in progress.
 	receiptRoom = 256 << 10
+	// fileBytes is what a stored file counts that a run used up: its id and its digest.
+	fileBytes = 256
 )
 
 // ErrOther: the id was used for a request that is not the same.
@@ -49,13 +53,15 @@ type Store struct {
 	max    limits
 
 	mu    sync.Mutex
+	left  []string // the ids that unlock has forgotten
 	all   map[string]*Record
 	kept  int   // records that have begun, those that are gone and somebody has too
 	bytes int64 // theirs
 }
 
-// New makes a Store. now is the clock. forget is called with the ids of the files that a
-// run left when its record goes and no client has had them; it must not block.
+// New makes a Store. now is the clock. forget is called with the ids of the files that runs
+// left when their records go and no client has had them, before that returns which made
+// them go. It may take its time: others are not kept from their records.
 func New(now func() time.Time, forget func(ids []string)) *Store {
 	return &Store{now: now, forget: forget, max: limits{MaxBytes, MaxRecords}, all: map[string]*Record{}}
 }
@@ -65,13 +71,14 @@ type Record struct {
 	s  *Store
 	id string
 	// known is closed when it is decided whether there is a run: began tells, and digest
-	// and files do not change from then on.
+	// does not change from then on.
 	known  chan struct{}
 	began  bool
 	digest Digest
-	files  map[string]string
+	ended  chan struct{} // closed with the run
 
 	// These are guarded by s.mu.
+	files     map[string]string
 	change    chan struct{} // closed at the next change
 	streams   [2]Output
 	exited    *api.Event
@@ -117,13 +124,13 @@ func (s *Store) Enter(ctx context.Context, id string) (r *Record, first bool, er
 
 func (s *Store) enter(id string) (*Record, bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	s.sweep()
 	if r := s.all[id]; r != nil {
 		r.readers++
 		return r, false
 	}
-	r := &Record{s: s, id: id, known: make(chan struct{}), change: make(chan struct{}), readers: 1}
+	r := &Record{s: s, id: id, known: make(chan struct{}), ended: make(chan struct{}), change: make(chan struct{}), readers: 1}
 	s.all[id] = r
 	return r, true
 }
@@ -135,8 +142,8 @@ func (s *Store) enter(id string) (*Record, bool) {
 func (r *Record) Begin(d Digest, files map[string]string, streamBytes int64) bool {
 	s := r.s
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	need := int64(len(r.streams))*streamBytes + receiptRoom
+	defer s.unlock()
+	need := int64(len(r.streams))*streamBytes + receiptRoom + fileBytes*int64(len(files))
 	if !s.room(need) {
 		s.drop(r)
 		return false
@@ -154,7 +161,7 @@ func (r *Record) Begin(d Digest, files map[string]string, streamBytes int64) boo
 func (r *Record) Drop() {
 	s := r.s
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	if r.end != nil || r.gone {
 		return
 	}
@@ -162,8 +169,7 @@ func (r *Record) Drop() {
 		s.drop(r)
 		return
 	}
-	r.end = &End{Err: errors.New("the daemon failed while it carried the run out")}
-	r.changed()
+	r.finish(End{Err: errors.New("the daemon failed while it carried the run out")})
 	s.remove(r)
 }
 
@@ -175,23 +181,32 @@ func (s *Store) drop(r *Record) {
 }
 
 // room makes room for a record of so many bytes, at the cost of the oldest; false: there
-// is none. The lock is held.
+// is none, and none is given up for nothing. The lock is held.
 func (s *Store) room(bytes int64) bool {
-	for s.bytes+bytes > s.max.bytes || s.kept >= s.max.records {
-		oldest := s.oldest(func(*Record) bool { return true })
-		if oldest == nil {
-			return false
+	most, kept := s.bytes, s.kept // what is left if all go that can
+	for _, r := range s.all {
+		if r.idle() {
+			most -= r.bytes
+			kept--
 		}
-		s.remove(oldest)
+	}
+	if most+bytes > s.max.bytes || kept >= s.max.records {
+		return false
+	}
+	for s.bytes+bytes > s.max.bytes || s.kept >= s.max.records {
+		s.remove(s.oldest((*Record).idle))
 	}
 	return true
 }
+
+// idle tells whether the run has ended and nobody has the record; the lock is held.
+func (r *Record) idle() bool { return r.end != nil && r.readers == 0 }
 
 // oldest is the record that ended before all others, of those that match and nobody has;
 // nil: there is none. The lock is held.
 func (s *Store) oldest(match func(*Record) bool) (first *Record) {
 	for _, r := range s.all {
-		if r.end != nil && r.readers == 0 && match(r) && (first == nil || r.until.Before(first.until)) {
+		if r.idle() && match(r) && (first == nil || r.until.Before(first.until)) {
 			first = r
 		}
 	}
@@ -206,10 +221,20 @@ func (s *Store) remove(r *Record) {
 	}
 	r.gone = true
 	delete(s.all, r.id)
-	if ids := r.left(); len(ids) > 0 && !r.delivered {
-		s.forget(ids)
+	if !r.delivered {
+		s.left = append(s.left, r.left()...)
 	}
 	s.free(r)
+}
+
+// unlock ends what locking s.mu began, and forgets what the records left that went meanwhile.
+func (s *Store) unlock() {
+	ids := s.left
+	s.left = nil
+	s.mu.Unlock()
+	if len(ids) > 0 {
+		s.forget(ids)
+	}
 }
 
 // free gives the room of a record back that is gone and that nobody has; the lock is held.
@@ -248,7 +273,7 @@ func (s *Store) sweep() {
 // then so that memory is not kept.
 func (s *Store) Sweep() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	s.sweep()
 }
 
@@ -256,7 +281,7 @@ func (s *Store) Sweep() {
 // and bytes of those are forgotten, or there are no more: other runs wait for that room.
 func (s *Store) Relieve(files, bytes int64) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	for files > 0 || bytes > 0 {
 		r := s.oldest(func(r *Record) bool { return !r.delivered && len(r.left()) > 0 })
 		if r == nil {
@@ -275,7 +300,10 @@ func (s *Store) Relieve(files, bytes int64) {
 // Output takes a piece of output; stream is 1 or 2. It does not keep b.
 func (r *Record) Output(stream int, b []byte) {
 	r.s.mu.Lock()
-	defer r.s.mu.Unlock()
+	defer r.s.unlock()
+	if r.end != nil {
+		return // it was dropped
+	}
 	r.streams[stream-1].Add(b)
 	r.changed()
 }
@@ -283,7 +311,7 @@ func (r *Record) Output(stream int, b []byte) {
 // Exited takes the event that the program has ended.
 func (r *Record) Exited(e api.Event) {
 	r.s.mu.Lock()
-	defer r.s.mu.Unlock()
+	defer r.s.unlock()
 	r.exited = &e
 	r.changed()
 }
@@ -298,19 +326,32 @@ func (r *Record) Finish(e End) {
 	}
 	s := r.s
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
+	if r.end != nil {
+		return // it was dropped
+	}
 	for i := range r.streams {
 		r.streams[i].End()
 		used += r.streams[i].Len()
 	}
-	r.end, r.until = &e, s.now().Add(Keep)
+	used += fileBytes * int64(len(r.files))
 	s.bytes += used - r.bytes
 	r.bytes = used
-	r.changed()
+	r.finish(e)
 	if e.Receipt == nil {
 		s.remove(r)
 	}
 }
+
+// finish ends the record; the lock is held.
+func (r *Record) finish(e End) {
+	r.end, r.until = &e, r.s.now().Add(Keep)
+	close(r.ended)
+	r.changed()
+}
+
+// Ended is closed when the run has ended.
+func (r *Record) Ended() <-chan struct{} { return r.ended }
 
 // changed wakes those who wait; the lock is held.
 func (r *Record) changed() {
@@ -322,7 +363,7 @@ func (r *Record) changed() {
 // no more forgotten with the record.
 func (r *Record) Delivered() {
 	r.s.mu.Lock()
-	defer r.s.mu.Unlock()
+	defer r.s.unlock()
 	r.delivered = true
 }
 
@@ -330,8 +371,8 @@ func (r *Record) Delivered() {
 // their room.
 func (r *Record) GiveUp() {
 	r.s.mu.Lock()
-	defer r.s.mu.Unlock()
-	if r.end != nil && r.readers == 0 && !r.delivered && len(r.left()) > 0 {
+	defer r.s.unlock()
+	if r.idle() && !r.delivered && len(r.left()) > 0 {
 		r.s.remove(r)
 	}
 }
@@ -339,13 +380,36 @@ func (r *Record) GiveUp() {
 // Release ends the use of a record.
 func (r *Record) Release() {
 	r.s.mu.Lock()
-	defer r.s.mu.Unlock()
+	defer r.s.unlock()
 	r.readers--
 	r.s.free(r)
 }
 
-// Files are the digests of the stored files that the run used up, by their ids.
-func (r *Record) Files() map[string]string { return r.files }
+// Files are the digests of the stored files that the run, and those who asked for it again,
+// used up, by their ids.
+func (r *Record) Files() map[string]string {
+	r.s.mu.Lock()
+	defer r.s.unlock()
+	return maps.Clone(r.files)
+}
+
+// Used takes the stored files that somebody used up who asked for the run again, as long as
+// there is room: whoever does so once more finds them.
+func (r *Record) Used(files map[string]string) {
+	s := r.s
+	s.mu.Lock()
+	defer s.unlock()
+	room := fileBytes * int64(len(files))
+	if r.gone || room == 0 || !s.room(room) { // r itself has a reader
+		return
+	}
+	if r.files == nil {
+		r.files = map[string]string{}
+	}
+	maps.Copy(r.files, files)
+	s.bytes += room
+	r.bytes += room
+}
 
 // Check tells whether the run is the one that d asks for. The error matches ErrOther.
 func (r *Record) Check(d Digest) error {
@@ -415,7 +479,7 @@ func (c *Cursor) Next(ctx context.Context) (Part, error) {
 func (c *Cursor) next() (Part, <-chan struct{}) {
 	r := c.r
 	r.s.mu.Lock()
-	defer r.s.mu.Unlock()
+	defer r.s.unlock()
 	for i := range r.streams {
 		if b := c.at[i].read(r.streams[i].chunks); len(b) > 0 {
 			return Part{Stream: i + 1, Output: b}, nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/config"
 	"github.com/pybox/pybox/host/receipt"
 )
 
@@ -165,7 +166,7 @@ func TestForgets(t *testing.T) {
 func TestRoom(t *testing.T) {
 	s := newStore(t)
 	first := s.ended("first", 100)
-	s.max = limits{bytes: s.bytes + 4*receiptRoom + 200, records: 4}
+	s.max = limits{bytes: s.bytes + 4*receiptRoom + 200 + 2*fileBytes, records: 4}
 	second := s.ended("second", 100)
 	second.Release()
 	s.at = s.at.Add(time.Second)
@@ -193,6 +194,91 @@ func TestRoom(t *testing.T) {
 	r, _, _ = s.Enter(s.ctx(), "more")
 	if r.Begin(Digest{}, nil, 0) {
 		t.Error("there are more than may be")
+	}
+}
+
+// TestNothingIsGivenUpForNothing: where all that could go is not enough nothing does. Two
+// runs at the default ceiling are both remembered.
+func TestNothingIsGivenUpForNothing(t *testing.T) {
+	s := newStore(t)
+	ceiling := int64(config.Default().Ceilings.Output)
+	ids := []string{"a", "b", "c", "d"}
+	for _, id := range ids {
+		s.ended(id, 1<<20, "file-"+id).Release()
+	}
+	for _, id := range []string{"first", "second"} {
+		s.begin(id, ceiling)
+	}
+	for _, id := range ids {
+		if s.has(id) {
+			break
+		}
+		s.ended(id, 1, "file2-"+id).Release()
+	}
+	before := len(s.forgotten)
+	r, _, err := s.Enter(s.ctx(), "third")
+	if err != nil || r.Begin(Digest{}, nil, ceiling) {
+		t.Errorf("there is room for a third, %v", err)
+	}
+	for _, id := range ids {
+		if !s.has(id) {
+			t.Errorf("%s was given up for nothing", id)
+		}
+	}
+	if len(s.forgotten) != before {
+		t.Errorf("forgotten: %v", s.forgotten)
+	}
+	s.max.records = s.kept
+	if r, _, err = s.Enter(s.ctx(), "fourth"); err != nil || !r.Begin(Digest{}, nil, 1) {
+		t.Errorf("there is none for a small one, %v", err)
+	}
+	s.max.records = s.kept - len(ids)
+	before = len(s.forgotten)
+	if r, _, err = s.Enter(s.ctx(), "fifth"); err != nil || r.Begin(Digest{}, nil, 1) || len(s.forgotten) != before {
+		t.Errorf("too many records: %v, %v", err, s.forgotten)
+	}
+}
+
+// TestForgetsUnlocked: while files are forgotten nobody is kept from the records.
+func TestForgetsUnlocked(t *testing.T) {
+	s := newStore(t)
+	forgotten := 0
+	s.forget = func([]string) {
+		s.Sweep() // would wait for ever
+		forgotten++
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		s.ended(id, 1, "f").Release()
+	}
+	s.Relieve(1, 0)
+	r, _, _ := s.Enter(s.ctx(), "b")
+	r.Release()
+	r.GiveUp()
+	s.at = s.at.Add(Keep)
+	s.Sweep()
+	if forgotten == 0 || len(s.all) != 0 {
+		t.Errorf("%d, left are %v", forgotten, s.all)
+	}
+}
+
+// TestUsed: the files that one used up who asked again are the run's too, and count.
+func TestUsed(t *testing.T) {
+	s := newStore(t)
+	r := s.ended("a", 1)
+	before := s.bytes
+	r.Used(map[string]string{"g": "sum2"})
+	if files := r.Files(); files["f"] != "sum" || files["g"] != "sum2" || s.bytes != before+fileBytes {
+		t.Errorf("%v, %d bytes", files, s.bytes-before)
+	}
+	s.max.bytes = s.bytes
+	r.Used(map[string]string{"h": "sum3"})
+	if files := r.Files(); len(files) != 2 {
+		t.Errorf("%v without room", files)
+	}
+	r.Release()
+	s.at = s.at.Add(Keep)
+	if s.Sweep(); s.bytes != 0 {
+		t.Errorf("%d bytes are left", s.bytes)
 	}
 }
 
@@ -301,6 +387,18 @@ func TestDropInTheMiddle(t *testing.T) {
 	}
 	if s.has("mine") {
 		t.Error("it is remembered")
+	}
+	select {
+	case <-again.Ended():
+	default:
+		t.Error("it has not ended")
+	}
+	again.Release()
+	r.Release()
+	r.Output(1, []byte("late")) // by the run, which does not know
+	r.Finish(End{Receipt: receiptWith("mine")})
+	if s.bytes != 0 || s.kept != 0 || r.streams[0].Len() != 0 {
+		t.Errorf("%d bytes and %d records are left", s.bytes, s.kept)
 	}
 }
 

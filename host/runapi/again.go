@@ -13,6 +13,7 @@ import (
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/recall"
 	"github.com/pybox/pybox/host/receipt"
+	"github.com/pybox/pybox/host/reply"
 )
 
 // Replay is the header of an answer that tells of a run which an earlier request began.
@@ -20,7 +21,7 @@ const Replay = "PyBox-Replay"
 
 // named carries out a request whose id its client chose: a new run, or, where the same was
 // asked for before, that one again. An error has not been told to the client.
-func (h *Handler) named(w http.ResponseWriter, r *http.Request, req api.RunRequest, done func()) error {
+func (h *Handler) named(w http.ResponseWriter, r *http.Request, req api.RunRequest, done, free func()) error {
 	if err := agentapi.CheckRunID(req.ID); err != nil {
 		return err
 	}
@@ -39,12 +40,16 @@ func (h *Handler) named(w http.ResponseWriter, r *http.Request, req api.RunReque
 		return h.begin(w, r, req, rec, done)
 	}
 	done() // the request that began it uses the VM
-	return h.again(w, r, req, rec)
+	if err := h.same(req, rec); err != nil {
+		return err
+	}
+	free() // it may wait for long
+	return h.again(w, r, req.ID, rec)
 }
 
-// again tells a client of a run that goes on, or has ended. That it hangs up changes nothing.
-func (h *Handler) again(w http.ResponseWriter, r *http.Request, req api.RunRequest, rec *recall.Record) error {
-	began := time.Now()
+// same tells whether a request asks for the run that is remembered. The files that it uses up
+// for that are those of the run then.
+func (h *Handler) same(req api.RunRequest, rec *recall.Record) error {
 	c := newContents(h.o.Files, true)
 	defer c.close()
 	c.before = rec.Files()
@@ -54,23 +59,49 @@ func (h *Handler) again(w http.ResponseWriter, r *http.Request, req api.RunReque
 	if err := rec.Check(digest(req, c.sums)); err != nil {
 		return err
 	}
+	rec.Used(c.used)
+	return nil
+}
+
+// again tells a client of a run that goes on, or has ended. That it hangs up changes nothing.
+func (h *Handler) again(w http.ResponseWriter, r *http.Request, id string, rec *recall.Record) error {
+	began := time.Now()
 	w.Header().Set(Replay, "true")
 	out, release := h.writer(w)
 	defer release()
+	defer h.bound(out, rec)()
 	if wantsEvents(r.Header) {
-		return h.follow(&stream{w: w, out: out, client: r.Context()}, rec, req.ID, began)
+		return h.follow(&stream{w: w, out: out, client: r.Context()}, rec, id, began)
 	}
 	end, streams, err := rec.Wait(r.Context())
 	if err = cmp.Or(err, end.Err); err != nil {
 		w.Header().Del(Replay)
 		return err
 	}
-	out.Until(time.Now().Add(h.times.deliver))
 	a := record{w: w, out: out, client: r.Context(), streams: streams}
 	if a.answer(end.Receipt, end.NotKept) == nil && r.Context().Err() == nil {
 		rec.Delivered()
 	}
 	return nil
+}
+
+// bound gives the client of a replay deliverWait from the end of the run, or from now where
+// that is over: as long as its first client has. It is called off by what it gives, which
+// must be done before the answer ends.
+func (h *Handler) bound(out *reply.Writer, rec *recall.Record) (off func()) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-rec.Ended():
+			out.Until(time.Now().Add(h.times.deliver))
+		case <-over:
+		}
+	}()
+	return func() {
+		close(over)
+		<-ended
+	}
 }
 
 // follow tells what is remembered, and what goes on, as events whose times are those of
@@ -90,7 +121,6 @@ func (h *Handler) follow(s *stream, rec *recall.Record, id string, began time.Ti
 			e.MS = ms()
 			err = s.event(e)
 		case p.End != nil:
-			s.out.Until(time.Now().Add(h.times.deliver))
 			s.event(h.last(*p.End, ms()))
 			if p.End.Receipt != nil && s.gone == nil && s.client.Err() == nil {
 				rec.Delivered()

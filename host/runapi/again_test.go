@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -228,9 +230,9 @@ func TestAgainWithFiles(t *testing.T) {
 	body := func(file string) string {
 		return `{"id": "mine", "program": {"text": ""}, "inputs": [{"name": "b", "text": "b"}, {"name": "a", "file": "` + file + `"}]}`
 	}
-	first := store("abc")
+	first, second := store("abc"), store("abc")
 	for _, b := range []string{
-		body(first), body(first), body(store("abc")),
+		body(first), body(first), body(second), body(second), body(first),
 		`{"id": "mine", "program": {"text": ""}, "inputs": [{"name": "a", "text": "abc"}, {"name": "b", "base64": "Yg=="}]}`,
 	} {
 		if resp, p, _ := s.ask("POST", api.PathRuns, b); resp.StatusCode != 200 {
@@ -310,10 +312,87 @@ func TestAgainAfterHangUp(t *testing.T) {
 	f.Close()
 }
 
+// TestSlowReplay: a client that does not read a replay has no longer for it from the end of
+// the run than its first client had, whichever kind of answer it wants.
+func TestSlowReplay(t *testing.T) {
+	for _, accept := range []string{"application/json", api.MediaEvents} {
+		t.Run(accept, func(t *testing.T) {
+			var n atomic.Int32
+			begun, end := make(chan struct{}), make(chan struct{})
+			s := serve(t, once(&n, func(_ context.Context, sink runs.Sink) error {
+				close(begun)
+				<-end
+				for range 64 {
+					if err := sink.Output(1, 1, []byte(strings.Repeat("x", 64<<10))); err != nil {
+						return err
+					}
+				}
+				return nil
+			}))
+			s.h.times.deliver = 300 * time.Millisecond
+			const body = `{"id": "mine", "program": {"text": "x"}}`
+			ask := func() {
+				c, err := (&net.Dialer{Timeout: bound}).DialContext(t.Context(), "unix", s.socket)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { c.Close() })
+				fmt.Fprintf(c, "POST /v1/runs HTTP/1.1\r\nHost: x\r\nAccept: %s\r\nContent-Length: %d\r\n\r\n%s", accept, len(body), body)
+			}
+			var first sync.WaitGroup
+			first.Go(func() { s.ask("POST", api.PathRuns, body) }) // which reads
+			<-begun
+			ask() // while it goes on
+			await(t, func() bool { s.h.mu.Lock(); defer s.h.mu.Unlock(); return len(s.h.writers) == 2 })
+			close(end)
+			first.Wait()
+			await(t, func() bool { return !s.h.Delivering() })
+			ask() // once it has ended
+			await(t, func() bool { return s.h.Delivering() })
+			await(t, func() bool { return !s.h.Delivering() })
+		})
+	}
+}
+
+// TestReplayKeepsNoRequest: while a replay waits for the end of its run, the memory of its
+// request is others'.
+func TestReplayKeepsNoRequest(t *testing.T) {
+	var n atomic.Int32
+	begun, end := make(chan struct{}), make(chan struct{})
+	s := serve(t, once(&n, func(context.Context, runs.Sink) error {
+		close(begun)
+		<-end
+		return nil
+	}))
+	body := `{"id": "mine", "program": {"text": "` + strings.Repeat("#", smallBody) + `"}}`
+	var all sync.WaitGroup
+	ask := func() {
+		if resp, p, _ := s.ask("POST", api.PathRuns, body); resp.StatusCode != 200 {
+			t.Errorf("%+v", p)
+		}
+	}
+	all.Go(ask)
+	<-begun
+	for range 3 {
+		all.Go(ask)
+	}
+	await(t, func() bool { s.h.mu.Lock(); defer s.h.mu.Unlock(); return len(s.h.writers) == 4 })
+	rest := requestMemory - int64(len(body)) // what the first has is its own
+	if !s.h.requests.TryAcquire(rest) {
+		t.Error("those who wait keep memory")
+	} else {
+		s.h.requests.Release(rest)
+	}
+	close(end)
+	all.Wait()
+}
+
 // FuzzDigest: requests that differ in nothing but how they are written have one digest, and
 // those whose contents differ have two.
 func FuzzDigest(f *testing.F) {
 	f.Add(`{"id": "a", "program": {"text": "x"}, "inputs": [{"name": "a", "text": "b"}, {"name": "b", "folder": true}]}`, `{"program": {"base64": "eA=="}}`)
+	f.Add(`{"program": {"text": "x"}, "inputs": [{"name": "a", "text": "1"}, {"name": "b", "text": "2"}]}`, `{"program": {"text": "x"}, "inputs": [{"name": "b", "text": "2"}, {"name": "a", "text": "1"}]}`)
+	f.Add(`{"program": {"text": "x"}, "inputs": [{"name": "a", "text": "1"}, {"name": "b", "text": "2"}]}`, `{"program": {"text": "x"}, "inputs": [{"name": "b", "text": "1"}, {"name": "a", "text": "2"}]}`)
 	f.Add(`{"program": {"text": "x"}, "stdin": {"text": ""}, "watch": true}`, `{"program": {"text": "x"}}`)
 	f.Add(`{"program": {"text": "x"}, "limits": {"cpus": 1e0, "timeout_ms": 1.0}}`, `{"program": {"text": "x", "name": "main.py"}, "limits": {"cpus": 1, "timeout_ms": 1}}`)
 	files, err := spool.Open(filepath.Join(f.TempDir(), "files"), time.Now)
@@ -344,9 +423,23 @@ func FuzzDigest(f *testing.F) {
 		if _, _, again, ok := of(string(written)); !ok || again != digestA {
 			t.Errorf("%q is another when it is written as %q", a, written)
 		}
-		_, sumsB, digestB, ok := of(b)
-		if ok && digestA == digestB && fmt.Sprint(sumsA) != fmt.Sprint(sumsB) && len(reqA.Inputs) == 0 {
+		reqB, sumsB, digestB, ok := of(b)
+		if ok && digestA == digestB && !slices.Equal(contentsOf(reqA, sumsA), contentsOf(reqB, sumsB)) {
 			t.Errorf("%q and %q are the same", a, b)
 		}
 	})
+}
+
+// contentsOf are the contents of a request by what they are for, inputs by their names.
+func contentsOf(req api.RunRequest, sums map[string]string) []string {
+	all := []string{"program " + sums["program"], "stdin " + sums["stdin"]}
+	inputs := slices.Clone(req.Inputs)
+	for n := range inputs {
+		inputs[n].File = sums[inputName(n)]
+	}
+	slices.SortStableFunc(inputs, func(a, b api.InputFile) int { return strings.Compare(a.Name, b.Name) })
+	for _, in := range inputs {
+		all = append(all, fmt.Sprintf("input %q %s %v %v", in.Name, in.File, in.Folder, in.Executable))
+	}
+	return all
 }

@@ -26,13 +26,14 @@ const discardBody = 64 << 20
 // postRun runs a program.
 func (h *Handler) postRun(w http.ResponseWriter, r *http.Request) {
 	req, release, err := h.readRequest(w, r)
-	defer release()
+	free := sync.OnceFunc(release)
+	defer free()
 	if err != nil {
 		h.discard(w, r, discardBody, err)
 		h.refuse(w, r, err)
 		return
 	}
-	if err := h.run(w, r, req); err != nil {
+	if err := h.run(w, r, req, free); err != nil {
 		h.refuse(w, r, err)
 	}
 }
@@ -94,14 +95,15 @@ func (h *Handler) acquire(ctx context.Context, s *semaphore.Weighted, bytes int6
 	return nil
 }
 
-// run carries out a request. An error has not been told to the client.
-func (h *Handler) run(w http.ResponseWriter, r *http.Request, req api.RunRequest) error {
+// run carries out a request. An error has not been told to the client. free gives the
+// request's memory back.
+func (h *Handler) run(w http.ResponseWriter, r *http.Request, req api.RunRequest, free func()) error {
 	// Before the VM is asked for: one that is stopped because it is idle has no run
 	// then that found it running.
 	done := sync.OnceFunc(h.o.VM.Use())
 	defer done()
 	if req.ID != "" {
-		return h.named(w, r, req, done)
+		return h.named(w, r, req, done, free)
 	}
 	return h.begin(w, r, req, nil, done)
 }
