@@ -142,7 +142,7 @@ build: programs
 # A wheel and an sdist of the distribution pybox-sandbox: see docs/python.md.
 .PHONY: python
 python: build
-	@PYBOX_BINARY=bin/pybox PYBOX_VERSION=$(VERSION) PYTHONDONTWRITEBYTECODE=1 \
+	@PYBOX_BINARY=$(CURDIR)/bin/pybox PYBOX_VERSION=$(VERSION) PYTHONDONTWRITEBYTECODE=1 \
 		python3 python/backend/pybox_backend.py .work/python
 
 .PHONY: tools

@@ -67,7 +67,7 @@ func testPythonDocumentation(t *testing.T, p *person) {
 		`^exited [0-9.]+ [0-9]+ removed\nnot known: `,
 		`^the program ended with exit code 1; its last words: 'no such order'\n1\n$`,
 		`^0\n1\n2\n$`,
-		`^\['0\\n', '1\\n', '4\\n'\]\ncancelled, and its box is gone\n$`,
+		`^\['0\\n', '1\\n', '4\\n'\]\ncancelled\n$`,
 	}
 	if len(blocks) != len(says) {
 		t.Fatalf("docs/python.md has %d programs, this test knows %d", len(blocks), len(says))

@@ -3,8 +3,8 @@ tree so that a build needs nothing of an index. A wheel has the Python client an
 command, which 'make build' makes: on macOS it is signed. The same source gives the same
 bytes.
 
-PYBOX_BINARY   a ready pybox of this version, of this or another system: nothing is built;
-               "none": the client alone
+PYBOX_BINARY   the absolute path of a ready pybox of this version, of this or another
+               system: nothing is built; "none": the client alone
 PYBOX_VERSION  the version, else the Makefile's
 SOURCE_DATE_EPOCH
                the time that members have, else 1980
@@ -26,7 +26,7 @@ import sys
 import tarfile
 import time
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, Dict, Iterator, List, Mapping, Optional, Tuple, cast
 
 NAME = "pybox-sandbox"
@@ -143,16 +143,39 @@ def _sdist() -> Iterator[Tuple[str, bytes, bool]]:
 
 
 def _below(folders: Tuple[str, ...]) -> Iterator[str]:
+    """The files of the source. Where git knows what belongs to it, others are left out."""
+    listed = _tracked()
+    for name in listed if listed is not None else _walk(folders):
+        path = PurePosixPath(name)
+        hidden = any(part.startswith(".") for part in path.parts[:-1])
+        if hidden or path.parts[0] not in folders or len(path.parts) == 1:
+            continue
+        if path.name.startswith(".") and path.name != ".gitignore" or path.suffix in (".pyc", ".test", ".prof"):
+            continue
+        if path.suffix == ".gz" and path.parts[:4] == ("host", "setup", "programs", "data"):
+            continue  # the build puts them there
+        yield name
+
+
+def _tracked() -> Optional[List[str]]:
+    """The files that git keeps, None where it keeps none here or cannot be asked."""
+    if not (ROOT / ".git").exists():
+        return None
+    env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as e:
+        print(f"git does not say what belongs to the source, so all that is in its folders does: {e}", file=sys.stderr)
+        return None
+    return [name for name in os.fsdecode(done.stdout).split("\0") if name]
+
+
+def _walk(folders: Tuple[str, ...]) -> Iterator[str]:
     for folder in folders:
         for parent, below, names in os.walk(ROOT / folder):
             below[:] = [name for name in below if not name.startswith(".") and name not in ("__pycache__", "node_modules")]
             for name in names:
-                path = (Path(parent) / name).relative_to(ROOT)
-                if name.startswith(".") and name != ".gitignore" or path.suffix in (".pyc", ".test", ".prof"):
-                    continue
-                if path.suffix == ".gz" and path.parts[:4] == ("host", "setup", "programs", "data"):
-                    continue  # the build puts them there
-                yield path.as_posix()
+                yield (Path(parent) / name).relative_to(ROOT).as_posix()
 
 
 def _write_wheel(directory: Path, files: Dict[str, bytes]) -> str:
@@ -245,6 +268,8 @@ def _binary() -> Optional[bytes]:
     said = os.environ.get("PYBOX_BINARY")
     if said == "none":
         return None
+    if said and not Path(said).is_absolute():  # pip runs this in the tree, wherever it was called
+        raise BuildError(f"PYBOX_BINARY is {said!r}: write the whole path, from / on")
     path = Path(said) if said else _built()
     try:
         if path.stat().st_size > MAX_BINARY:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import math
 import os
 import re
 import stat
 from typing import IO, TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
+from ._json import dumps
 from ._types import Content, Env, Inputs
 from .errors import BadAnswer, CouldNotRun
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from ._wire import Client
 
 # Bounds of requests (docs/api.md), in bytes: of a program, of any other content, and of
-# what goes inside a request. What is larger is stored before.
+# what goes inside a request, and of a request. What is larger is stored before.
 _MAX_PROGRAM = 16 << 20
 _MAX_CONTENT = 256 << 20
 _MAX_INLINE = 1 << 20
-# What goes inside one request together. A request is at most 8 MiB, and base64 adds a third.
-_MAX_INLINES = 4 << 20
-# In JSON a byte of text can become six: more than this goes as base64.
-_MAX_TEXT = 64 << 10
+_MAX_REQUEST = 8 << 20
+
+# What a content takes of a request beside itself, in bytes, or in its place: the id of a
+# stored one has at most 64.
+_AROUND = 128
 
 _PIECE = 256 << 10
 
@@ -59,12 +60,15 @@ class Source:
 
     def send(self, client: Client, room: int) -> Tuple[Dict[str, Any], int]:
         """Gives the content to the daemon: inside the request while there is room in it,
-        or stored before. It tells how much room that took."""
+        or stored before. It tells how much of the request that took."""
         if self.path is None:
             return self._give(client, self.data, room)
-        with open(self.path, "rb") as file:
+        # A pipe that nobody writes to is opened at once too, and refused.
+        with open(self.path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             info = os.fstat(file.fileno())
-            if stat.S_ISREG(info.st_mode) and info.st_size > min(room, _MAX_INLINE):
+            if not stat.S_ISREG(info.st_mode):
+                raise ValueError(f"{self.what}: {self.path!r} is no regular file")
+            if info.st_size > _MAX_INLINE:
                 self._bound(info.st_size)
                 return _store(client, self.what, file, info.st_size), 0
             data = file.read(self.most + 1)  # a file of /proc says that it is empty
@@ -72,18 +76,29 @@ class Source:
         return self._give(client, data, room)
 
     def _give(self, client: Client, data: bytes, room: int) -> Tuple[Dict[str, Any], int]:
-        if len(data) > min(room, _MAX_INLINE):
-            return _store(client, self.what, io.BytesIO(data), len(data)), 0
-        if len(data) <= _MAX_TEXT:
-            try:
-                return {"text": data.decode("utf-8")}, len(data)
-            except UnicodeDecodeError:
-                pass
-        return {"base64": base64.b64encode(data).decode("ascii")}, len(data)
+        if len(data) <= min(room, _MAX_INLINE):
+            given, taken = _inline(data)
+            if taken <= room:
+                return given, taken
+        return _store(client, self.what, io.BytesIO(data), len(data)), 0
 
     def executable(self) -> bool:
         """Whether it is a file that its owner may execute."""
         return self.path is not None and bool(os.stat(self.path).st_mode & stat.S_IXUSR)
+
+
+def _inline(data: bytes) -> Tuple[Dict[str, Any], int]:
+    """A content as it stands in a request, and how many bytes it has there. In JSON a byte
+    of text can become six: then base64 is shorter."""
+    coded = 4 * ((len(data) + 2) // 3)
+    try:
+        text = data.decode("utf-8")
+        taken = len(dumps(text)) - 2
+        if taken <= coded:
+            return {"text": text}, taken
+    except UnicodeDecodeError:
+        pass
+    return {"base64": base64.b64encode(data).decode("ascii")}, coded
 
 
 def _store(client: Client, what: str, file: IO[bytes], size: int) -> Dict[str, Any]:
@@ -100,7 +115,7 @@ def _store(client: Client, what: str, file: IO[bytes], size: int) -> Dict[str, A
             digest.update(piece)
             yield piece
 
-    answer = client.call("POST", "/v1/files", pieces(), "application/octet-stream", length=size)
+    answer = client.call("POST", "/v1/files", pieces(), "application/octet-stream", length=size, may_wait=True)
     stored = answer if isinstance(answer, dict) else {}
     name = stored.get("file")
     if not is_id(name):
@@ -162,7 +177,8 @@ class Ask:
     def request(self, client: Client, stored: Callable[[str], None]) -> Dict[str, Any]:
         """The request for the run. stored is told the id of each content that the daemon
         keeps for it from now on."""
-        room = _MAX_INLINES
+        request = self._frame()
+        room = _MAX_REQUEST - len(dumps(request)) - _AROUND * (2 + len(self.inputs))
 
         def send(source: Source) -> Dict[str, Any]:
             nonlocal room
@@ -172,31 +188,35 @@ class Ask:
                 stored(given["file"])
             return given
 
-        request: Dict[str, Any] = {"image": self.image, "program": send(self.program), "collect": self.collect}
+        request["program"].update(send(self.program))
+        if self.stdin is not None:
+            request["stdin"] = send(self.stdin)
+        for given, (_, source) in zip(request.get("inputs", ()), self.inputs):
+            given.update(send(source))
+            if source.executable():
+                given["executable"] = True
+        return request
+
+    def _frame(self) -> Dict[str, Any]:
+        """The request without the contents."""
+        program = {} if self.name is None else {"name": self.name}
+        request: Dict[str, Any] = {"image": self.image, "program": program, "collect": self.collect}
         if self.limits:
             request["limits"] = self.limits
-        if self.name is not None:
-            request["program"]["name"] = self.name
         if self.args:
             request["args"] = self.args
         if self.env:
             request["env"] = self.env
-        if self.stdin is not None:
-            request["stdin"] = send(self.stdin)
-        inputs = []
-        for name, source in self.inputs:
-            given: Dict[str, Any] = {"name": name, **send(source)}
-            if source.executable():
-                given["executable"] = True
-            inputs.append(given)
-        if inputs:
-            request["inputs"] = inputs
+        if self.inputs:
+            request["inputs"] = [{"name": name} for name, _ in self.inputs]
         return request
 
 
 def _optional(what: str, value: Optional[str]) -> Optional[str]:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{what} is text, not {type(value).__name__}")
+    if value is not None:
+        value.encode("utf-8")  # half of a surrogate pair is no text: UnicodeEncodeError
     return value
 
 
@@ -207,7 +227,7 @@ def _words(what: str, values: Iterable[str]) -> List[str]:
     for word in words:
         if not isinstance(word, str):
             raise TypeError(f"{what} has a {type(word).__name__} in it, and wants text")
-        word.encode("utf-8")  # half of a surrogate pair is no text: UnicodeEncodeError
+        word.encode("utf-8")
     return words
 
 
@@ -237,12 +257,17 @@ def _pairs(inputs: Inputs) -> Iterator[Tuple[str, Content]]:
         yield pair[0], pair[1]
 
 
+# More than any number that makes sense, in thousandths too, and less than one that JSON has
+# no form for.
+_MAX_NUMBER = 10**12
+
+
 def _number(what: str, value: Optional[float]) -> Optional[float]:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{what} is a number, not {type(value).__name__}")
-    if not math.isfinite(value) or value < 0:
+    if not 0 <= value <= _MAX_NUMBER:  # which not-a-number is not either
         raise ValueError(f"{what} is {value}")
     return value
 

@@ -131,6 +131,7 @@ async def _in_thread(ask: Ask, on_output: Optional[OnOutput], start: bool) -> Re
     loop = asyncio.get_running_loop()
     cancel = Cancel()
     ended: Future[Result] = concurrent.futures.Future()
+    ended.set_running_or_notify_cancel()  # nobody cancels it but by cancel
     failure: "list[BaseException]" = []
 
     def tell(stream: str, text: str) -> None:
@@ -162,7 +163,7 @@ async def _in_thread(ask: Ask, on_output: Optional[OnOutput], start: bool) -> Re
     except asyncio.CancelledError:
         cancel.cancel()
         await asyncio.wait({waiting}, timeout=_LAST_MOMENT)
-        if waiting.done():
+        if not waiting.cancel():  # nobody asks how it ends any more
             waiting.exception()  # it was to be expected
         raise
     except Exception:

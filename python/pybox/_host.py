@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Iterator, Optional
+from typing import TYPE_CHECKING, Iterator, Optional
 
 from ._json import BadJSON, loads
 from ._wire import Cancel
 from .errors import NotInstalled, NotRunning, VMStartFailed
+
+if TYPE_CHECKING:
+    import subprocess
 
 # The longest path of a Unix socket on every system: macOS has 104 bytes for it, with its
 # final zero (unix(4)).
@@ -21,6 +24,12 @@ _MAX_JSON = 1 << 20
 # How long 'pybox vm start' may take, in seconds. It has bounds of its own, of a minute
 # unless the owner has set others.
 _START = 900.0
+
+# How long one that was killed may take to be gone, in seconds.
+_LAST_MOMENT = 5.0
+
+# What is read of what it says, in bytes.
+_MAX_WORDS = 64 << 10
 
 
 def home() -> str:
@@ -87,7 +96,7 @@ def command() -> str:
     if found is None:
         raise NotInstalled(
             "there is no pybox command to start the VM with",
-            next="install it (python3 -m pip install pybox-sandbox, or make build), or set PYBOX_BIN to it",
+            next="install it ('python3 -m pip install .' or 'make build', at the root of PyBox's source), or set PYBOX_BIN to it",
         )
     return os.path.abspath(found)
 
@@ -112,28 +121,54 @@ def start(cancel: Cancel) -> None:
     """Starts the VM as 'pybox vm start' does, and returns when it is ready; others may do
     the same at the same time. A start that has begun goes on when it is given up here."""
     import subprocess
+    import tempfile
 
     program = command()
+    with tempfile.TemporaryFile() as said:  # of a pipe, whoever inherited it would be waited for
+        try:
+            child = subprocess.Popen(
+                [program, "vm", "start"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,  # a Ctrl-C is for the one who waits here
+            )
+        except OSError as e:
+            raise NotInstalled(f"{program} cannot be run: {e}") from e
+        try:
+            with cancel.ending(lambda: _kill(child)):
+                child.wait(_START)
+        except subprocess.TimeoutExpired:
+            raise VMStartFailed(f"'pybox vm start' has not ended within {_START:.0f} seconds") from None
+        finally:
+            _end(child)
+        cancel.check()
+        if child.returncode != 0:
+            said.seek(0)
+            words = said.read(_MAX_WORDS).decode("utf-8", "replace").strip()
+            words = words or f"'pybox vm start' ended with {child.returncode}"
+            raise VMStartFailed(words, next="'pybox doctor' says what there is and what to run next")
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """Kills a command with all that it started in its session: it may be a script. The
+    daemon has a session of its own and lives on."""
+    import signal
+
     try:
-        child = subprocess.Popen(
-            [program, "vm", "start"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is for the one who waits here
-        )
-    except OSError as e:
-        raise NotInstalled(f"{program} cannot be run: {e}") from e
+        if child.returncode is None:  # as long as it was not waited for its number is its own
+            os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Makes sure that a command has ended. What was killed ends at once, but for a process
+    that hangs in its kernel: nobody waits for that."""
+    import subprocess
+
+    _kill(child)
     try:
-        with cancel.ending(child.kill):
-            _, said = child.communicate(timeout=_START)
+        child.wait(_LAST_MOMENT)
     except subprocess.TimeoutExpired:
-        raise VMStartFailed(f"'pybox vm start' has not ended within {_START:.0f} seconds") from None
-    finally:
-        if child.poll() is None:
-            child.kill()
-            child.communicate()
-    cancel.check()
-    if child.returncode != 0:
-        words = said.decode("utf-8", "replace").strip() or f"'pybox vm start' ended with {child.returncode}"
-        raise VMStartFailed(words, next="'pybox doctor' says what there is and what to run next")
+        pass

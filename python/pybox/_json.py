@@ -40,5 +40,6 @@ def loads(data: bytes) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """Writes JSON: ValueError for numbers that are none."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
+    """Writes JSON, in which text takes what it takes in UTF-8: ValueError for numbers that
+    are none, and text that is none."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode("utf-8")

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-import ast
 import shlex
 import sys
-from typing import Any, Optional
+from typing import Any, Callable, Dict, Optional
 
 from ._client import run_container
 from ._result import Result
+
+
+def _yes(value: str) -> bool:
+    if value not in ("True", "False"):
+        raise ValueError(f"%%pybox: {value!r} is neither True nor False")
+    return value == "True"
+
+
+# What the arguments are that are no text.
+_KINDS: Dict[str, Callable[[str], Any]] = {
+    "timeout_s": float,
+    "cpus": float,
+    "pids": int,
+    "max_files": int,
+    "collect_outputs": _yes,
+    "check": _yes,
+    "start": _yes,
+}
 
 
 def run_cell(line: str, cell: str) -> Optional[Result]:
@@ -20,7 +37,7 @@ def run_cell(line: str, cell: str) -> Optional[Result]:
         key, equals, value = word.partition("=")
         if not equals:
             raise ValueError(f"%%pybox takes NAME=value, as run_container does, and not {word!r}")
-        options[key] = ast.literal_eval(value) if value[:1].isdigit() and value[-1:].isdigit() else value
+        options[key] = _KINDS.get(key, str)(value)
     result = run_container(cell, on_output=lambda stream, text: getattr(sys, stream).write(text), **options)
     if not result.ok:
         print(f"pybox: exit code {result.exit_code} ({result.receipt.how})", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from .errors import ProgramFailed
 from .receipt import Receipt
@@ -17,7 +17,7 @@ class Result:
     record is the receipt as a dict, receipt a view of it. All that comes from the program
     is untrusted."""
 
-    __slots__ = ("stdout_bytes", "stderr_bytes", "output_files", "record", "receipt", "not_kept")
+    __slots__ = ("stdout_bytes", "stderr_bytes", "output_files", "record", "receipt", "not_kept", "_stdout", "_stderr")
 
     def __init__(
         self,
@@ -34,16 +34,22 @@ class Result:
         self.receipt = Receipt(record)
         # Why the daemon could not store the receipt; empty: it did.
         self.not_kept = not_kept
+        self._stdout: Optional[str] = None  # as text, once somebody asked for it
+        self._stderr: Optional[str] = None
 
     @property
     def stdout(self) -> str:
         """stdout_bytes as text; what is not UTF-8 is replaced by U+FFFD."""
-        return self.stdout_bytes.decode("utf-8", "replace")
+        if self._stdout is None:
+            self._stdout = self.stdout_bytes.decode("utf-8", "replace")
+        return self._stdout
 
     @property
     def stderr(self) -> str:
         """stderr_bytes as text; what is not UTF-8 is replaced by U+FFFD."""
-        return self.stderr_bytes.decode("utf-8", "replace")
+        if self._stderr is None:
+            self._stderr = self.stderr_bytes.decode("utf-8", "replace")
+        return self._stderr
 
     @property
     def exit_code(self) -> int:

@@ -7,29 +7,21 @@ import base64
 import binascii
 import codecs
 import hashlib
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import _host
 from ._ask import Ask, is_id
 from ._json import BadJSON, dumps, loads
 from ._result import Result
 from ._types import OnOutput
-from ._wire import QUICK, Cancel, Client, lines, media_type, read
+from ._wire import QUICK, Answer, Cancel, Client
 from .errors import STOPPING, BadAnswer, CouldNotRun, DaemonLost, NotRunning, NotStarted, PyBoxError, VMLost, of_problem
 from .receipt import SCHEMA
-
-if TYPE_CHECKING:
-    from http.client import HTTPResponse
 
 _EVENTS = "application/x-ndjson"
 
 # Attempts at a run: each finds a daemon that others are just stopping, at worst.
 _TRIES = 10
-
-# Silence during a run after which the daemon is asked whether it lives, in seconds: it
-# answers within one whatever the guest does, while a run may wait for as long as its owner
-# lets it.
-_SILENCE = 30.0
 
 # Bounds of what a daemon sends, in bytes: of one event, a receipt being the longest; and
 # of all output, of which a run keeps 16 MiB of each stream.
@@ -47,16 +39,17 @@ def run(ask: Ask, on_output: Optional[OnOutput], start: bool, cancel: Cancel) ->
         attempt = _Attempt(ask, on_output, cancel)
         try:
             return attempt.carry_out()
-        except (NotRunning, DaemonLost) as e:
+        except PyBoxError as e:
+            if attempt.output.raised:
+                raise  # it is the caller's, of another run perhaps
+            e.run_id = attempt.id
+            if not isinstance(e, (NotRunning, DaemonLost)):
+                raise
             if attempt.id is not None:
-                e.run_id = attempt.id
                 if e.next is None:
                     e.next = f"'pybox receipt show {attempt.id}' tells how it ended, if the daemon still knows"
                 raise
             last = e
-        except PyBoxError as e:
-            e.run_id = attempt.id
-            raise
         if not start:
             _refuse(last)
         cancel.check()
@@ -96,13 +89,10 @@ class _Attempt:
 
     def _events(self, client: Client, body: bytes) -> Dict[str, Any]:
         """Reads the events of the run, and gives the last one, which has the receipt."""
-        with client.exchange(
-            "POST", "/v1/runs", body, "application/json", accept=_EVENTS, patience=_SILENCE,
-            on_silence=lambda: Client(client.path, self.cancel).answers(),
-        ) as response:
-            if media_type(response) != _EVENTS:
-                raise BadAnswer(f"the daemon's answer is not a stream of events but {media_type(response)!r}")
-            for event in _read(response):
+        with client.exchange("POST", "/v1/runs", body, "application/json", accept=_EVENTS, may_wait=True) as answer:
+            if answer.media_type != _EVENTS:
+                raise BadAnswer(f"the daemon's answer is not a stream of events but {answer.media_type!r}")
+            for event in _read(answer):
                 if self._take(event):
                     self.output.close()
                     return event
@@ -120,6 +110,8 @@ class _Attempt:
             raise of_problem(problem)
         if kind == "receipt":
             _check_receipt(event.get("receipt"), self.id)
+            # They are the daemon's to forget even if nothing comes of this receipt.
+            self.kept += _kept(event["receipt"])
             return True
         if kind == "accepted":
             if not is_id(event.get("id")) or self.id is not None:
@@ -134,10 +126,8 @@ class _Attempt:
         """Fetches what the program left, and checks that everything came."""
         record = last["receipt"]
         self.output.check(record["program"])
-        left = _left(record)
-        self.kept += [f["file"] for f in left if "file" in f]
         files = []
-        for f in left:
+        for f in _left(record):
             files.append((f["name"], self._fetch(client, f)))
             self._forget(client, f["file"])
         for f in record["program"]["files"]:
@@ -146,8 +136,8 @@ class _Attempt:
         return Result(*self.output.streams(), record, files, not_kept if isinstance(not_kept, str) else "")
 
     def _fetch(self, client: Client, f: Dict[str, Any]) -> bytes:
-        with client.exchange("GET", "/v1/files/" + f["file"], accept="application/octet-stream") as response:
-            data = read(response, f["bytes"])
+        with client.exchange("GET", "/v1/files/" + f["file"], accept="application/octet-stream") as answer:
+            data = answer.read(f["bytes"])
         if len(data) != f["bytes"] or hashlib.sha256(data).hexdigest() != f["sha256"]:
             raise BadAnswer(f"what came of {f['name']!r} is not what its receipt says")
         return data
@@ -160,10 +150,8 @@ class _Attempt:
             client = Client(client.path)  # also where the run was cancelled
         for name in ids:
             try:
-                client.call("DELETE", "/v1/files/" + name, patience=QUICK)
-            except DaemonLost:
-                return
-            except NotRunning:
+                client.call("DELETE", "/v1/files/" + name, within=QUICK)
+            except (DaemonLost, NotRunning):
                 return
             except CouldNotRun:
                 pass
@@ -171,8 +159,8 @@ class _Attempt:
                 self.kept.remove(name)
 
 
-def _read(response: HTTPResponse) -> Iterator[Dict[str, Any]]:
-    for line in lines(response, _MAX_LINE):
+def _read(answer: Answer) -> Iterator[Dict[str, Any]]:
+    for line in answer.lines(_MAX_LINE):
         try:
             event = loads(line)
         except BadJSON as e:
@@ -187,6 +175,7 @@ class _Output:
 
     def __init__(self, on_output: Optional[OnOutput]) -> None:
         self._on_output = on_output
+        self.raised = False  # the caller's function did
         self._pieces: Dict[str, List[bytes]] = {"stdout": [], "stderr": []}
         self._bytes = 0
         new = codecs.getincrementaldecoder("utf-8")
@@ -195,7 +184,7 @@ class _Output:
     def take(self, event: Dict[str, Any]) -> None:
         """Takes an event of output. What the caller's function raises ends the run."""
         name = event.get("stream")
-        if name not in self._pieces:
+        if not isinstance(name, str) or name not in self._pieces:
             raise BadAnswer(f"the daemon sent output of {name!r:.40}")
         piece = _piece(event)
         self._bytes += len(piece)
@@ -211,7 +200,9 @@ class _Output:
 
     def _tell(self, name: str, text: str) -> None:
         if text and self._on_output is not None:
+            self.raised = True
             self._on_output(name, text)
+            self.raised = False
 
     def streams(self) -> Tuple[bytes, bytes]:
         """Standard output and standard error."""
@@ -254,19 +245,25 @@ def _check_receipt(record: Any, run_id: Optional[str]) -> None:
         raise BadAnswer("the daemon sent the receipt of another run")
 
 
+def _kept(record: Dict[str, Any]) -> List[str]:
+    """The ids of files that the daemon keeps, of a receipt whose list was not checked yet."""
+    files = [f.get("file") for f in record["program"]["files"][:_MAX_FILES] if isinstance(f, dict)]
+    return [name for name in files if isinstance(name, str) and is_id(name)]
+
+
 def _left(record: Dict[str, Any]) -> List[Dict[str, Any]]:
     """The files that the program left and that came back, whose form was checked."""
     files = record["program"]["files"]
     if len(files) > _MAX_FILES or not all(isinstance(f, dict) for f in files):
         raise BadAnswer("the receipt has a list of files that no run has")
-    left = [f for f in files if f.get("returned") is True and f.get("folder", False) is not True and "file" in f]
+    left = [f for f in files if f.get("returned") is True and f.get("folder", False) is not True]
     names = set()
     total = 0
     for f in left:
         if not _is_name(f.get("name")) or f["name"] in names:
             raise BadAnswer("the receipt has a file whose name no file can have")
         names.add(f["name"])
-        if not is_id(f["file"]) or not isinstance(f.get("sha256"), str) or type(f.get("bytes")) is not int or f["bytes"] < 0:
+        if not is_id(f.get("file")) or not isinstance(f.get("sha256"), str) or type(f.get("bytes")) is not int or f["bytes"] < 0:
             raise BadAnswer(f"the receipt does not say enough of {f['name']!r}")
         total += f["bytes"]
     limits = record["configured"].get("limits")

@@ -1,6 +1,7 @@
 """HTTP/1.1 over the daemon's Unix socket, one connection for each request, to a daemon of
 the same user or of root alone. It knows nothing of runs. http.client speaks; what stands
-here are the waits, which are all bounded, and their end from another thread."""
+here are the waits, and their end from another thread. Silence always has a bound; an
+exchange as a whole has one where neither a run nor a file is in it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, Optional, Set, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Union
 
 from ._json import BadJSON, loads
 from .errors import BadAnswer, CouldNotRun, DaemonLost, NotInstalled, NotRunning, Stranger, of_problem
@@ -20,10 +21,15 @@ from .errors import BadAnswer, CouldNotRun, DaemonLost, NotInstalled, NotRunning
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
-# How long the daemon may stay silent in the middle of an exchange, and take of what is
-# sent to it, in seconds; and for what it answers at once, whatever the guest does.
+# How long the daemon may stay silent in the middle of an exchange, or take nothing of what
+# is sent to it, in seconds; and how long all of an exchange may take that it answers at
+# once, whatever the guest does.
 PATIENCE = 60.0
 QUICK = 5.0
+
+# The same silence where the daemon may have a reason for it, a request that waits for room
+# for instance: after it the daemon is asked whether it lives.
+SILENCE = 30.0
 
 # What is read of an answer that is no stream and no file, in bytes.
 _MAX_ANSWER = 16 << 20
@@ -89,10 +95,14 @@ class _Stream(io.RawIOBase):
 
 class _Wire:
     """What http.client takes for its socket. Its own close does nothing: the exchange ends
-    it. on_silence is called when nothing came for patience seconds, and raises what to
-    make of that; without it that is the end."""
+    it. on_silence is called when for patience seconds nothing came, or went, and raises
+    what to make of that; without it that is the end. So is the time until, always."""
 
-    def __init__(self, path: str, patience: float, on_silence: Optional[Callable[[], None]], cancel: Cancel) -> None:
+    def __init__(
+        self, path: str, patience: float, until: Optional[float], on_silence: Optional[Callable[[], None]], cancel: Cancel
+    ) -> None:
+        self._patience = patience
+        self._until = until
         self._on_silence = on_silence
         self._sock = _connect(path, patience, cancel)
 
@@ -100,19 +110,28 @@ class _Wire:
         return io.BufferedReader(_Stream(self), 64 << 10)
 
     def receive(self, buffer: Any) -> int:
-        while True:
-            try:
-                return self._sock.recv_into(buffer)
-            except socket.timeout:
-                if self._on_silence is None:
-                    raise DaemonLost("the daemon has not answered in time") from None
-                self._on_silence()
+        return self._do(lambda: self._sock.recv_into(buffer), "the daemon has not answered in time")
 
     def sendall(self, data: Any) -> None:
-        try:
-            self._sock.sendall(data)
-        except socket.timeout:
-            raise DaemonLost("the daemon does not take what is sent to it") from None
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._do(lambda: self._sock.send(rest), "the daemon does not take what is sent to it") :]
+
+    def _do(self, step: Callable[[], int], why: str) -> int:
+        while True:
+            if self._until is not None:
+                left = self._until - time.monotonic()
+                if left <= 0:
+                    raise DaemonLost(why)
+                self._sock.settimeout(min(left, self._patience))
+            try:
+                return step()
+            except socket.timeout:
+                if self._on_silence is None:
+                    raise DaemonLost(why) from None
+                self._on_silence()
+            except ConnectionError as e:
+                raise _Cut from e
 
     def close(self) -> None:
         pass
@@ -189,13 +208,13 @@ class Client:
 
     def answers(self) -> None:
         """Raises DaemonLost or NotRunning unless there is a daemon that answers."""
-        with self._exchange("GET", "/v1/status", patience=QUICK):
+        with self._exchange("GET", "/v1/status", within=QUICK):
             pass  # whatever it says
 
     def call(self, method: str, path: str, body: Body = None, media: str = "", **options: Any) -> Any:
         """Makes a request and gives the JSON that answers it, None for none."""
-        with self.exchange(method, path, body, media, **options) as response:
-            data = read(response, _MAX_ANSWER)
+        with self.exchange(method, path, body, media, **options) as answer:
+            data = answer.read(_MAX_ANSWER)
         if not data:
             return None
         try:
@@ -204,13 +223,14 @@ class Client:
             raise BadAnswer(f"the daemon's answer is no JSON: {e}") from None
 
     @contextmanager
-    def exchange(self, method: str, path: str, body: Body = None, media: str = "", **options: Any) -> Iterator[HTTPResponse]:
+    def exchange(self, method: str, path: str, body: Body = None, media: str = "", **options: Any) -> Iterator[Answer]:
         """Makes a request and gives the answer, as long as the block lasts. One that is no
-        success is raised."""
-        with self._exchange(method, path, body, media, **options) as response:
-            if response.status // 100 != 2:
-                raise _problem(response)
-            yield response
+        success is raised. What the block raises is its own: it is not taken for what the
+        connection did."""
+        with self._exchange(method, path, body, media, **options) as answer:
+            if answer.status // 100 != 2:
+                raise _problem(answer)
+            yield answer
 
     @contextmanager
     def _exchange(
@@ -220,13 +240,19 @@ class Client:
         body: Body = None,
         media: str = "",
         accept: str = "application/json",
-        patience: float = PATIENCE,
-        on_silence: Optional[Callable[[], None]] = None,
+        within: Optional[float] = None,
+        may_wait: bool = False,
         length: Optional[int] = None,
-    ) -> Iterator[HTTPResponse]:
-        from http.client import HTTPConnection, HTTPException
+    ) -> Iterator[Answer]:
+        """within bounds all of the exchange, in seconds; without it only silence has a
+        bound. may_wait has the daemon asked after silence whether it lives."""
+        from http.client import HTTPConnection
 
-        wire = _Wire(self.path, patience, on_silence, self.cancel)
+        patience = SILENCE if may_wait else PATIENCE
+        until = None
+        if within is not None:
+            patience, until = within, time.monotonic() + within
+        wire = _Wire(self.path, patience, until, self.answers if may_wait else None, self.cancel)
         try:
             with self.cancel.ending(wire.end):
                 connection = HTTPConnection("pybox")
@@ -236,31 +262,33 @@ class Client:
                     headers["Content-Type"] = media
                 if length is not None:
                     headers["Content-Length"] = str(length)
-                try:
-                    _send(connection, method, path, body, headers)
-                    with connection.getresponse() as response:
-                        yield response
-                except HTTPException as e:
-                    raise self._cut(e) from e
-                except (ConnectionError, _Cut) as e:
-                    raise self._cut(e) from e
+                _send(connection, method, path, body, headers)
+                with _faults(self.cancel):
+                    response = connection.getresponse()
+                with response:
+                    yield Answer(response, self.cancel)
         finally:
             wire.finish()
 
-    def _cut(self, e: BaseException) -> Exception:
-        """What it means that an exchange did not come to its end."""
-        from http.client import HTTPException, IncompleteRead
-
-        if self.cancel.cancelled:
-            return Cancelled()
-        if isinstance(e, (ConnectionError, IncompleteRead, _Cut)):
-            return DaemonLost("the daemon hung up without a whole answer")
-        assert isinstance(e, HTTPException)
-        return BadAnswer(f"the daemon's answer is no HTTP: {type(e).__name__}: {e}")
-
 
 class _Cut(Exception):
-    """The answer ended before its end."""
+    """The connection ended before its end."""
+
+
+@contextmanager
+def _faults(cancel: Cancel) -> Iterator[None]:
+    """Says what it means when the daemon's answer cannot be read. Nobody else's code may run
+    inside."""
+    from http.client import HTTPException, IncompleteRead
+
+    try:
+        yield
+    except (HTTPException, _Cut, ConnectionError) as e:  # http.client has a ConnectionError of its own
+        if cancel.cancelled:
+            raise Cancelled from e
+        if isinstance(e, HTTPException) and not isinstance(e, (ConnectionError, IncompleteRead)):
+            raise BadAnswer(f"the daemon's answer is no HTTP: {type(e).__name__}: {e}") from e
+        raise DaemonLost("the daemon hung up without a whole answer") from e
 
 
 def _send(connection: Any, method: str, path: str, body: Body, headers: Dict[str, str]) -> None:
@@ -268,60 +296,68 @@ def _send(connection: Any, method: str, path: str, body: Body, headers: Dict[str
     then what it said is what matters: http.client still reads the answer."""
     try:
         connection.request(method, path, body=body, headers=headers)
-    except (BrokenPipeError, ConnectionResetError):
+    except _Cut:
         pass
 
 
-def read(response: HTTPResponse, most: int) -> bytes:
-    """The whole of an answer's body, of which there is no more than most."""
-    pieces = []
-    left = most
-    while True:
-        piece = response.read(_PIECE)
-        if not piece:
-            break
-        left -= len(piece)
-        if left < 0:
-            raise BadAnswer(f"the daemon's answer is longer than {most} bytes")
-        pieces.append(piece)
-    if response.length:
-        raise _Cut  # http.client tells of this only when it is asked for all at once
-    return b"".join(pieces)
+class Answer:
+    """What the daemon answers, while it comes."""
+
+    def __init__(self, response: HTTPResponse, cancel: Cancel) -> None:
+        self._response = response
+        self._cancel = cancel
+        self.status = response.status
+
+    @property
+    def media_type(self) -> str:
+        """Without parameters."""
+        return (self._response.getheader("Content-Type") or "").partition(";")[0].strip().lower()
+
+    def read(self, most: int) -> bytes:
+        """The whole of the body, of which there is no more than most."""
+        pieces: List[bytes] = []
+        left = most
+        while True:
+            with _faults(self._cancel):
+                piece = self._response.read(_PIECE)
+                if not piece and self._response.length:
+                    raise _Cut  # http.client tells of this only when it is asked for all at once
+            if not piece:
+                return b"".join(pieces)
+            left -= len(piece)
+            if left < 0:
+                raise BadAnswer(f"the daemon's answer is longer than {most} bytes")
+            pieces.append(piece)
+
+    def lines(self, most: int) -> Iterator[bytes]:
+        """The lines of the body as they come, without their ends. One that was cut off is
+        not given."""
+        rest = bytearray()  # without a newline but in what came last
+        while True:
+            with _faults(self._cancel):
+                piece = self._response.read1(_PIECE)  # readline takes a byte at a time of what is chunked
+            if not piece:
+                return
+            begin = len(rest)
+            rest += piece
+            end = rest.find(b"\n", begin)
+            if end < 0:
+                end = len(rest)
+            if end > most:
+                raise BadAnswer(f"the daemon sent a line of more than {most} bytes")
+            *whole, last = rest.split(b"\n")
+            for line in whole:
+                yield bytes(line)
+            rest = last
 
 
-def lines(response: HTTPResponse, most: int) -> Iterator[bytes]:
-    """The lines of an answer as they come, without their ends. One that was cut off is not
-    given."""
-    rest = bytearray()  # without a newline but in what came last
-    while True:
-        piece = response.read1(_PIECE)  # readline takes a byte at a time of what is chunked
-        if not piece:
-            return
-        begin = len(rest)
-        rest += piece
-        end = rest.find(b"\n", begin)
-        if end < 0:
-            end = len(rest)
-        if end > most:
-            raise BadAnswer(f"the daemon sent a line of more than {most} bytes")
-        *whole, last = rest.split(b"\n")
-        for line in whole:
-            yield bytes(line)
-        rest = last
-
-
-def _problem(response: HTTPResponse) -> CouldNotRun:
+def _problem(answer: Answer) -> CouldNotRun:
     """What the daemon says is wrong."""
-    data = read(response, _MAX_ANSWER)
+    data = answer.read(_MAX_ANSWER)
     try:
         problem = loads(data)
     except BadJSON:
         problem = None
     if not isinstance(problem, dict) or not isinstance(problem.get("type"), str):
-        return BadAnswer(f"the daemon answered {response.status} and {data[:200]!r}")
+        return BadAnswer(f"the daemon answered {answer.status} and {data[:200]!r}")
     return of_problem(problem)
-
-
-def media_type(response: HTTPResponse) -> str:
-    """The answer's media type, without parameters."""
-    return (response.getheader("Content-Type") or "").partition(";")[0].strip().lower()

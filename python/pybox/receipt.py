@@ -35,10 +35,11 @@ class Receipt:
 
     @classmethod
     def from_json(cls, text: "str | bytes") -> Receipt:
-        """Reads a receipt such as 'pybox exec --receipt FILE' writes."""
-        import json
+        """Reads a receipt such as 'pybox exec --receipt FILE' writes; ValueError for what
+        is none."""
+        from ._json import loads
 
-        return cls(json.loads(text))
+        return cls(loads(text.encode("utf-8") if isinstance(text, str) else text))
 
     def __repr__(self) -> str:
         return f"<Receipt of run {self.run_id} how={self.how!r} exit_code={self.exit_code}>"

@@ -165,8 +165,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.close_connection = True
+        self.fake.before(self.path)
         body, answer = self.body(), Answer(self)
-        if self.path == "/v1/files":
+        if self.path == "/v1/runs" and len(body) > 8 << 20:
+            answer.problem("bad-request", 400, detail="the body is larger than 8388608 bytes")
+        elif self.path == "/v1/files":
             self.fake.store(self, body, answer)
         elif self.path == "/v1/runs":
             request = json.loads(body)
@@ -210,7 +213,8 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 class Fake:
-    """A daemon. What tests set: run, and status. What they look at: requests for runs,
+    """A daemon. What tests set: run, status, and before, which is called before a request's
+    body is read. What they look at: requests for runs,
     files that it keeps by their ids, and the ids that were to be deleted."""
 
     def __init__(self, home: str) -> None:
@@ -224,6 +228,9 @@ class Fake:
         self.errors: List[str] = []
         self.wrong_store: Dict[str, Any] = {}
         self.server: Optional[Server] = None
+
+    def before(self, path: str) -> None:
+        pass
 
     def status(self, answer: Answer) -> None:
         answer.whole(200, {"state": "running"})

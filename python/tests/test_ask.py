@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import pathlib
 import unittest
 from typing import Any
@@ -22,6 +24,10 @@ class TestArguments(Case):
             (ValueError, {"timeout_s": float("nan")}),
             (ValueError, {"timeout_s": float("inf")}),
             (ValueError, {"timeout_s": -1}),
+            (ValueError, {"timeout_s": 10**400}),
+            (ValueError, {"timeout_s": 1e308}),
+            (ValueError, {"image": "\ud800"}),
+            (ValueError, {"name": "\ud800"}),
             (TypeError, {"memory": 1.5}),
             (ValueError, {"memory": "much"}),
             (ValueError, {"memory": "9999999PB"}),
@@ -54,9 +60,13 @@ class TestArguments(Case):
                 run_container(**call)
         self.assertEqual(self.fake.requests, [])
 
-    def test_a_file_without_an_end(self) -> None:
-        with self.assertRaisesRegex(ValueError, "at most 16777216"):
-            run_container(pathlib.Path("/dev/zero"))
+    def test_what_is_no_file(self) -> None:
+        """A device without an end, and a pipe to which nobody writes, which is not waited for."""
+        pipe = pathlib.Path(self.home, "pipe")
+        os.mkfifo(pipe)
+        for path in (pathlib.Path("/dev/zero"), pipe):
+            with self.assertRaisesRegex(ValueError, "no regular file"):
+                run_container(path)
 
     def test_a_large_file(self) -> None:
         path = pathlib.Path(self.home, "large")
@@ -69,7 +79,7 @@ class TestArguments(Case):
         if not pathlib.Path("/proc/self/cmdline").exists():
             self.skipTest("needs /proc")
         run_container("1", stdin=pathlib.Path("/proc/self/cmdline"))
-        self.assertIn("python", self.fake.requests[0]["stdin"]["text"])
+        self.assertIn(b"python", base64.b64decode(self.fake.requests[0]["stdin"]["base64"]))
 
 
 class BytesPath:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 import unittest
@@ -72,27 +73,61 @@ class TestAsync(Case):
         self.assertTrue(gone.wait(30), "the run goes on")
 
     def test_timeout(self) -> None:
-        _, gone = self.waits()
+        running, gone = self.waits()
 
         async def main() -> None:
+            task = asyncio.ensure_future(run_container_async("1"))
+            await asyncio.get_running_loop().run_in_executor(None, running.wait, 30)
             with self.assertRaises(asyncio.TimeoutError):
-                await asyncio.wait_for(run_container_async("1"), 0.2)
+                await asyncio.wait_for(task, 0.05)
 
         asyncio.run(main())
         self.assertTrue(gone.wait(30))
 
     def test_cancel_of_a_start(self) -> None:
         self.fake.stop()
-        self.program("exec sleep 600")
+        for script in ("exec sleep 600", "sleep 600; true"):  # a script of its own, with a child
+            self.program(script)
+
+            async def main() -> None:
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(run_container_async("1"), 0.3)
+                expect_no_threads(self)
+
+            began = time.monotonic()
+            asyncio.run(main())
+            self.assertLess(time.monotonic() - began, 60)
+
+    def test_one_that_does_not_end_when_it_is_cancelled(self) -> None:
+        """Its thread is left, and nobody is told of how it ends."""
+        self.fake.stop()
+        self.patch("pybox._client._LAST_MOMENT", 0.05)
+        begun, over = threading.Event(), threading.Event()
+
+        def start(_: object) -> None:
+            begun.set()
+            over.wait(30)
+            raise KeyError("too late")
+
+        self.patch("pybox._host.start", start)
+        told: "list[object]" = []
 
         async def main() -> None:
-            with self.assertRaises(asyncio.TimeoutError):
-                await asyncio.wait_for(run_container_async("1"), 0.3)
-            expect_no_threads(self)
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+            task = asyncio.ensure_future(run_container_async("1"))
+            await asyncio.get_running_loop().run_in_executor(None, begun.wait, 30)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            over.set()
+            await asyncio.get_running_loop().run_in_executor(None, expect_no_threads, self)
+            del task
+            for _ in range(3):
+                await asyncio.sleep(0)
+                gc.collect()
 
-        began = time.monotonic()
         asyncio.run(main())
-        self.assertLess(time.monotonic() - began, 60)
+        self.assertEqual(told, [])
 
     def test_output_comes_in_the_loop(self) -> None:
         heard = threading.Event()

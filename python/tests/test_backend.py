@@ -122,6 +122,9 @@ class TestWheel(Case):
         self.env(PYBOX_BINARY=str(self.folder / "missing"))
         with self.assertRaisesRegex(backend.BuildError, "there is no pybox at"):
             self.wheel()
+        self.env(PYBOX_BINARY="./pybox")
+        with self.assertRaisesRegex(backend.BuildError, "'./pybox': write the whole path"):
+            self.wheel()
 
     def test_no_signature(self) -> None:
         self.binary.write_bytes(macho(0x0100000C, b""))
@@ -213,8 +216,8 @@ class TestSdist(Case):
         return archive
 
     def test_members(self) -> None:
-        """All of the source that the repository has, and nothing that is ignored there."""
-        git = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        """All of the source that the repository has, and nothing else that lies there."""
+        git = subprocess.run(["git", "ls-files"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         if git.returncode != 0:
             self.skipTest("this is no checkout")
         listed = {name for name in git.stdout.decode().splitlines() if (ROOT / name).is_file()}
@@ -257,12 +260,31 @@ class TestSdist(Case):
             (again,) = out.glob("*.tar.gz")
             self.assertEqual(again.read_bytes(), pathlib.Path(str(archive.name)).read_bytes(), "an sdist of an sdist is the same")
 
-    def test_strange_trees(self) -> None:
+    def tree(self) -> pathlib.Path:
+        """A tree that is small, and whole as far as an sdist asks."""
         tree = self.folder / "tree"
         for folder in backend.FOLDERS:
             (tree / folder / "pybox").mkdir(parents=True)
         for name in backend.FILES + ("python/README.md", "python/pybox/_version.py"):
             (tree / name).write_bytes((ROOT / name).read_bytes())
+        return tree
+
+    def test_what_git_does_not_have(self) -> None:
+        tree = self.tree()
+        env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+        for command in ("init", "-q"), ("add", "."):
+            if subprocess.run(["git", *command], cwd=tree, env=env, stdout=subprocess.DEVNULL).returncode != 0:
+                self.skipTest("there is no git")
+        (tree / "python" / "credentials.txt").write_text("secret")
+        with open(tree / "cmd" / "pybox" / "pybox", "wb") as file:
+            file.truncate(65 << 20)  # the result of 'go build'
+        with mock.patch.object(backend, "ROOT", tree):
+            names = self.sdist().getnames()
+        stem = f"pybox_sandbox-{pybox.__version__}/"
+        self.assertEqual(set(names), {stem + n for n in (*backend.FILES, "python/README.md", "python/pybox/_version.py", "PKG-INFO")})
+
+    def test_strange_trees(self) -> None:
+        tree = self.tree()
         with mock.patch.object(backend, "ROOT", tree):
             self.sdist()
             (tree / "docs" / "link").symlink_to("/etc/passwd")

@@ -14,7 +14,7 @@ from unittest import mock
 
 import pybox
 from fake import TRUE, Answer, Case, left, output, prints, receipt
-from pybox import BadAnswer, DaemonLost, _run, run_container
+from pybox import BadAnswer, DaemonLost, _wire, run_container
 
 
 class TestHostile(Case):
@@ -94,6 +94,8 @@ class TestHostile(Case):
             "files that are none": [accepted, {"event": "receipt", "receipt": receipt(program__files=["a"])}],
             "no problem": [accepted, {"event": "problem", "problem": "x"}],
             "output of nothing": [accepted, {"event": "output", "stream": "stdin", "text": "x"}],
+            "output of a list": [accepted, {"event": "output", "stream": [], "text": "x"}],
+            "output of an object": [accepted, {"event": "output", "stream": {}, "text": "x"}],
             "no output": [accepted, {"event": "output", "stream": "stdout"}],
             "output twice": [accepted, {"event": "output", "stream": "stdout", "text": "x", "base64": "eA=="}],
             "no base64": [accepted, {"event": "output", "stream": "stdout", "base64": "e\nA=="}],
@@ -144,6 +146,7 @@ class TestHostile(Case):
             "half a surrogate pair": [{**good, "name": "\ud800"}],
             "twice": [good, good],
             "an id that is a path": [{**good, "file": "../status"}],
+            "no id": [{k: v for k, v in good.items() if k != "file"}],
             "no digest": [{**good, "sha256": None}],
             "no length": [{**good, "bytes": None}],
             "less than nothing": [{**good, "bytes": -1}],
@@ -157,7 +160,9 @@ class TestHostile(Case):
                 self.fake.files["f1"] = data
                 self.fake.run = prints(program__files=files)
                 self.expect(BadAnswer, why)
-                self.assertNotIn("/v1/status", self.fake.deleted)
+                self.assertEqual(set(self.fake.deleted) - {"f1"}, set())
+                if why != "an id that is a path" and any("file" in f for f in files):
+                    self.assertEqual(self.fake.files, {}, "the daemon keeps it for nobody")
         self.fake.files.clear()
         self.fake.run = prints(program__files=[good])
         with self.assertRaises(pybox.CouldNotRun) as caught:  # it was forgotten meanwhile
@@ -201,7 +206,7 @@ class TestHostile(Case):
 class TestSilence(Case):
     def test_a_daemon_that_lives(self) -> None:
         """A run may take as long as it likes while the daemon answers."""
-        self.patch("pybox._run._SILENCE", 0.05)
+        self.patch("pybox._wire.SILENCE", 0.05)
         asked = threading.Semaphore(0)
 
         def status(answer: Answer) -> None:
@@ -219,8 +224,8 @@ class TestSilence(Case):
         self.assertEqual(run_container("1").stdout, "late")
 
     def test_a_daemon_that_does_not(self) -> None:
-        self.patch("pybox._run._SILENCE", 0.05)
-        self.patch("pybox._wire.QUICK", 3.0)
+        self.patch("pybox._wire.SILENCE", 0.05)
+        self.patch("pybox._wire.QUICK", 1.0)
         accepted, over = threading.Event(), threading.Event()
         self.addCleanup(over.set)
 
@@ -234,12 +239,12 @@ class TestSilence(Case):
 
         def run(_: object, answer: Answer) -> None:
             answer.event(event="accepted", id="run-1")
-            accepted.set()
+            answer.event(**output(b"x"))
             over.wait(30)
 
         self.fake.run = run
         with self.assertRaisesRegex(DaemonLost, "has not answered in time") as caught:
-            run_container("1")
+            run_container("1", on_output=lambda *_: accepted.set())
         self.assertEqual(caught.exception.run_id, "run-1")
 
     def test_a_daemon_that_takes_nothing(self) -> None:
@@ -249,12 +254,48 @@ class TestSilence(Case):
         self.addCleanup(deaf.close)
         deaf.bind(self.fake.socket)
         deaf.listen(0)
-        self.patch("pybox._run._SILENCE", 0.1)
+        self.patch("pybox._wire.SILENCE", 0.1)
+        self.patch("pybox._wire.QUICK", 0.1)
         self.patch("pybox._run._TRIES", 3)
         self.set(PYBOX_BIN=TRUE)
         with self.assertRaises(DaemonLost):
             run_container("1" * (1 << 20))
 
+    def test_a_request_that_waits_for_room(self) -> None:
+        """A daemon that reads nothing yet of what is sent, and lives."""
+        self.patch("pybox._wire.SILENCE", 0.05)
+        asked = threading.Semaphore(0)
+
+        def status(answer: Answer) -> None:
+            asked.release()
+            answer.whole(200, {})
+
+        def before(path: str) -> None:
+            for _ in range(3):
+                self.assertTrue(asked.acquire(timeout=30), path)
+
+        self.fake.status = status  # type: ignore[method-assign]
+        self.fake.before = before  # type: ignore[method-assign]
+        run_container("1", inputs=[(str(n), b"x" * (1 << 20)) for n in range(4)])
+        self.assertEqual((len(self.fake.requests), self.fake.stored), (1, {}))
+        run_container("1", stdin=b"x" * (2 << 20))  # which is stored before
+        self.assertEqual((len(self.fake.requests), len(self.fake.stored)), (2, 1))
+
+    def test_a_daemon_that_is_never_silent(self) -> None:
+        """One that answers a byte at a time, without an end."""
+        self.patch("pybox._wire.QUICK", 0.3)
+        over = threading.Event()
+        self.addCleanup(over.set)
+
+        def status(answer: Answer) -> None:
+            while not over.wait(0.02):
+                answer.raw(b"x")
+
+        self.fake.status = status  # type: ignore[method-assign]
+        began = time.monotonic()
+        with self.assertRaisesRegex(DaemonLost, "in time"):
+            _wire.Client(self.fake.socket).answers()
+        self.assertLess(time.monotonic() - began, 30)
 
     def test_others_wait_at_its_socket(self) -> None:
         """One whose queue is full for a while takes the connection later."""
@@ -321,4 +362,4 @@ class TestPeers(Case):
         sock.getsockopt.assert_called_once_with(0, 1, 76)
 
 
-assert _run._SILENCE > 1  # the tests above change it
+assert _wire.SILENCE > 1  # the tests above change it

@@ -26,17 +26,15 @@ class TestImport(unittest.TestCase):
         """An import takes no more than what a call is described with: all else comes with
         the first run."""
         script = (
-            "import sys, time; before = set(sys.modules); began = time.perf_counter(); import pybox;"
-            "print(time.perf_counter() - began, *sorted(set(sys.modules) - before))"
+            "import sys; before = set(sys.modules); import pybox; print(*sorted(set(sys.modules) - before))"
         )
         env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "PYTHONDEVMODE": ""}
         out = subprocess.run([sys.executable, "-S", "-c", script], env=env, stdout=subprocess.PIPE, check=True, timeout=60).stdout
-        took, *modules = out.decode().split()
+        modules = out.decode().split()
         self.assertIn("pybox.errors", modules)
         heavy = {"asyncio", "http.client", "json", "socket", "subprocess", "threading", "hashlib", "dataclasses", "inspect", "pathlib"}
         self.assertEqual(heavy & set(modules), set())
-        self.assertLess(len(modules), 60, modules)
-        self.assertLess(float(took), 0.5)  # ten times what it may take
+        self.assertLess(len(modules), 60, modules)  # a time would be one of this machine
 
     def test_all_of_it_has_types(self) -> None:
         self.assertTrue((PACKAGE / "py.typed").exists())
@@ -116,6 +114,19 @@ class TestMagic(Case):
             self.cell("data")
         with self.assertRaises(TypeError):
             self.cell("no_such=1")
+        for wrong in ("check=no", "start=1", "timeout_s=much", "pids=1.5"):
+            with self.assertRaises(ValueError, msg=wrong):
+                self.cell(wrong)
+        with self.assertRaises(pybox.ProgramFailed):
+            self.cell("check=True")
+
+    def test_kinds(self) -> None:
+        """A value is what its argument is."""
+        self.assertEqual(self.cell("image=3d9 collect_outputs=False check=False start=True max_output=65536 max_files=3")[2], "")
+        self.cell("image=2024 name=7")
+        first, second = self.fake.requests
+        self.assertEqual((first["image"], first["collect"], first["limits"]), ("3d9", False, {"output_bytes": 65536, "files": 3}))
+        self.assertEqual((second["image"], second["program"]["name"], second["collect"]), ("2024", "7", True))
 
     def test_ipython(self) -> None:
         """The real one, where there is one."""

@@ -34,7 +34,7 @@ class TestReceipt(unittest.TestCase):
     def test_from_json(self) -> None:
         text = json.dumps(receipt())
         self.assertEqual(Receipt.from_json(text).record, Receipt.from_json(text.encode()).record)
-        for wrong in ("{}", "[]", '"x"', "x", '{"schema": "pybox.receipt/v2"}'):
+        for wrong in ("{}", "[]", '"x"', "x", '{"schema": "pybox.receipt/v2"}', "[" * 200_000, "\ud800", "9" * 5000):
             with self.assertRaises(ValueError):
                 Receipt.from_json(wrong)
 

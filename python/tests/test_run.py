@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import http.client
+import json
 import os
 import pathlib
 import pickle
@@ -36,6 +39,7 @@ class TestResult(Case):
         self.assertEqual(self.fake.deleted, ["t1", "p1"], "once each")
         self.assertNotIn('"file"', repr(r.record).replace("'", '"'), "a kept receipt has no ids")
         self.assertIn("exit_code=0", repr(r))
+        self.assertIs(r.stdout, r.stdout, "it is decoded once")
 
     def test_request(self) -> None:
         run_container(
@@ -81,15 +85,36 @@ class TestResult(Case):
         mib = b"x" * (1 << 20)
         path = pathlib.Path(self.home, "large.bin")
         path.write_bytes(mib + b"of a file")
-        inputs = [("large", path), ("fits", mib), ("more", mib), ("still", mib), ("last", mib), ("too much", mib)]
+        inputs = [("large", path), *((f"n{n}", mib) for n in range(8))]
         run_container(mib + b"program", stdin=mib + b"stdin", inputs=inputs)
         (request,) = self.fake.requests
         stored = {what: self.fake.stored[request[what]["file"]] for what in ("program", "stdin")}
         self.assertEqual(stored, {"program": mib + b"program", "stdin": mib + b"stdin"})
         names = {i["name"]: i.get("file") for i in request["inputs"]}
         self.assertEqual(self.fake.stored[names["large"]], mib + b"of a file")
-        self.assertEqual([n for n, f in names.items() if f], ["large", "too much"], "a request has 8 MiB at most")
+        self.assertEqual([n for n, f in names.items() if f], ["large", "n7"], "a request has 8 MiB at most")
         self.assertEqual(self.fake.deleted, [], "what a run has used up is gone by itself")
+
+    def test_requests_have_a_bound(self) -> None:
+        """Whatever their contents become in JSON: the daemon takes 8 MiB of one."""
+        for contents in (
+            ["я" * 33_000] * 60,
+            [b"\0" * 60_000] * 150,
+            [b"\xff" * 60_000] * 150,
+            ['"\n' * 30_000] * 150,
+            ["x" * 60_000] * 150,
+            ["я" * 33_000] * 60 + [b"\0" * 60_000] * 60 + ["x" * 500_000] * 10,
+        ):
+            inputs = [(f"{n} {'ж' * 100}", c) for n, c in enumerate(contents)]
+            args, env = ["я" * 1000] * 500, {"A": "\1" * 100_000}
+            run_container("1", inputs=inputs, args=args, env=env)
+            request = self.fake.requests.pop()
+            self.assertEqual((request["args"], request["env"]), (args, ["A=" + env["A"]]))
+            for given, (name, content) in zip(request["inputs"], inputs):
+                data = content if isinstance(content, bytes) else content.encode()
+                got = self.fake.stored[given["file"]] if "file" in given else given.get("text", "").encode() or base64.b64decode(given["base64"])
+                self.assertEqual((given["name"], got == data), (name, True))
+            self.assertGreater(len(json.dumps(request, ensure_ascii=False).encode()), 3 << 20, "little went inside")
 
     def test_a_refused_run_leaves_nothing_stored(self) -> None:
         self.fake.run = lambda _, answer: answer.problem("above-ceiling", 403)
@@ -251,6 +276,38 @@ class TestOutput(Case):
         with self.assertRaisesRegex(KeyError, "mine"):
             run_container("1", on_output=fails)
         self.assertTrue(gone.wait(30))
+
+    def test_what_it_raises_is_not_the_daemons(self) -> None:
+        """It is raised as it is, whatever it would mean if the daemon's connection had it."""
+        for mine in (
+            BrokenPipeError("mine"), ConnectionResetError("mine"), http.client.IncompleteRead(b""), http.client.BadStatusLine("mine"),
+            TimeoutError("mine"), pybox.DaemonLost("mine"), pybox.NotRunning("mine"), pybox.Busy("mine", run_id="inner"),
+        ):  # fmt: skip
+            self.fake.requests.clear()
+            self.fake.run = prints(b"now")
+
+            def fails(*_: str) -> None:
+                raise mine
+
+            with self.assertRaises(type(mine)) as caught:
+                run_container("1", on_output=fails)
+            self.assertIs(caught.exception, mine)
+            if isinstance(mine, pybox.PyBoxError):
+                self.assertEqual((mine.run_id, mine.next), ("inner" if isinstance(mine, pybox.Busy) else None, None))
+            self.assertEqual(len(self.fake.requests), 1, "it was asked for again")
+
+    def test_what_it_raises_at_the_end_leaves_no_files(self) -> None:
+        """Not even where it is about a character that was cut off, after the receipt."""
+        self.fake.files["f1"] = b"x"
+        self.fake.run = prints(b"a\xe2", program__files=[left("a.txt", b"x", "f1")])
+
+        def fails(_: str, text: str) -> None:
+            if text == "\ufffd":
+                raise KeyError("mine")
+
+        with self.assertRaisesRegex(KeyError, "mine"):
+            run_container("1", on_output=fails)
+        self.assertEqual(self.fake.files, {})
 
     def test_lines_of_all_lengths(self) -> None:
         for length in (0, 1, 65535, 65536, 200_000):
