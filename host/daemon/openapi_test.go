@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pybox/pybox/docs"
 	"github.com/pybox/pybox/host/api"
@@ -117,6 +118,8 @@ func TestTheCheckFinds(t *testing.T) {
 	jsons := http.Header{"Content-Type": {"application/json"}}
 	events := http.Header{"Content-Type": {api.MediaEvents}}
 	run := []byte(`{"program":{"text":""}}`)
+	busy := []byte(`{"type":"urn:pybox:busy","title":"x","detail":"y"}`)
+	refused := []byte(`{"type":"urn:pybox:not-allowed","title":"x","detail":"y"}`)
 	for name, e := range map[string]apitest.Exchange{
 		"status":           {Method: "GET", Path: "/v1/runs", Status: 418, Header: jsons, Answer: []byte(`{}`)},
 		"media":            {Method: "GET", Path: "/v1/runs", Status: 200, Header: http.Header{}, Answer: []byte(`{"runs":[]}`)},
@@ -132,6 +135,10 @@ func TestTheCheckFinds(t *testing.T) {
 		"event":            {Method: "POST", Path: "/v1/runs", Request: run, Status: 200, Header: events, Answer: []byte(event + `{"event":"other","ms":1}` + "\n")},
 		"member of event":  {Method: "POST", Path: "/v1/runs", Request: run, Status: 200, Header: events, Answer: []byte(`{"event":"started","ms":1,"id":"a"}` + "\n")},
 		"header":           {Method: "POST", Path: "/v1/runs", Request: run, Status: 200, Header: http.Header{"Content-Type": {api.MediaEvents}, "Pybox-Other": {"x"}}, Answer: []byte(event)},
+		"value of header":  {Method: "POST", Path: "/v1/runs", Request: run, Status: 200, Header: http.Header{"Content-Type": {api.MediaEvents}, "Pybox-Replay": {"false"}}, Answer: []byte(event)},
+		"kind of header":   {Method: "GET", Path: "/v1/runs", Status: 503, Header: http.Header{"Content-Type": {"application/problem+json"}, "Retry-After": {"soon"}}, Answer: busy},
+		"no header":        {Method: "GET", Path: "/v1/runs", Status: 401, Header: problem, Answer: refused},
+		"common header":    {Method: "GET", Path: "/v1/runs", Status: 200, Header: http.Header{"Content-Type": {"application/json"}, "Retry-After": {"1"}}, Answer: []byte(`{"runs":[]}`)},
 		"request":          {Method: "POST", Path: "/v1/runs", Request: []byte(`{"program":{"text":"","file":"x"}}`), Status: 200, Header: events, Answer: []byte(event)},
 		"unknown member":   {Method: "POST", Path: "/v1/runs", Request: []byte(`{"program":{"text":""},"x":1}`), Status: 200, Header: events, Answer: []byte(event)},
 		"no request":       {Method: "POST", Path: "/v1/runs", Status: 200, Header: events, Answer: []byte(event)},
@@ -157,6 +164,8 @@ func TestTheCheckFinds(t *testing.T) {
 		{Method: "POST", Path: "/v1/runs", Request: run, Status: 200, Header: events, Answer: []byte(event)},
 		{Method: "GET", Path: "/v1/receipts", Query: "limit=3", Status: 200, Header: jsons, Answer: []byte(`{"receipts":[]}`)},
 		{Method: "DELETE", Path: "/v1/runs/a", Status: 204, Header: http.Header{}},
+		{Method: "GET", Path: "/v1/runs", Status: 503, Header: http.Header{"Content-Type": {"application/problem+json"}, "Retry-After": {"1"}}, Answer: busy},
+		{Method: "GET", Path: "/v1/runs", Status: 401, Header: http.Header{"Content-Type": {"application/problem+json"}, "Www-Authenticate": {`Bearer realm="pybox"`}}, Answer: refused},
 	} {
 		c.Check(e)
 	}
@@ -218,5 +227,31 @@ func TestEveryAnswer(t *testing.T) {
 		if slices.Contains(missing, w) {
 			t.Errorf("the test did not see the answer %s", w)
 		}
+	}
+}
+
+// TestWhatIsNoRequest: what HTTP itself refuses is answered as the documents say.
+func TestWhatIsNoRequest(t *testing.T) {
+	r := run(t, options(t, &daemontest.Agent{}))
+	r.start()
+	for request, want := range map[string]string{
+		"GET /v1/status HTTP/1.1\r\nHost: a b\r\n":                               "400",
+		"GET /v1/status HTTP/1.1\r\n":                                            "400",
+		"GET /v1/status HTTP/1.1\r\nHost: x\r\nExpect: more\r\n":                 "417",
+		"GET /v1/status HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 1<<16): "431",
+		"POST /v1/runs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n":       "501",
+		"GET /v1/status HTTP/3.0\r\nHost: x\r\n":                                 "505",
+	} {
+		c, err := (&net.Dialer{Timeout: bound}).DialContext(t.Context(), "unix", r.home.Socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetDeadline(time.Now().Add(bound))
+		io.WriteString(c, request+"\r\n\r\n")
+		b, _ := io.ReadAll(c) // what is not read of the request resets the connection
+		if !strings.HasPrefix(string(b), "HTTP/1.1 "+want+" ") || strings.Contains(string(b), "application/problem+json") {
+			t.Errorf("%.60q: %.200q, not %s", request, b, want)
+		}
+		c.Close()
 	}
 }

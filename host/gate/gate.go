@@ -1,8 +1,9 @@
 // Package gate keeps an HTTP server on a TCP port of this machine private. Anybody on
 // the machine can connect to such a port, and any web page that a person looks at can
 // have their browser do so: the gate answers who has the token alone, under a name of
-// this machine alone. It listens on the loopback interface and nowhere else. It knows
-// nothing of what is behind it, and gives nobody a permission of CORS.
+// this machine alone. (A server that is to keep to that has DisableGeneralOptionsHandler
+// set; what is no HTTP net/http refuses by itself.) It listens on the loopback interface and
+// nowhere else. It knows nothing of what is behind it, and gives nobody a permission of CORS.
 package gate
 
 import (

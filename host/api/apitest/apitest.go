@@ -74,7 +74,12 @@ type response struct {
 
 type header struct {
 	Required bool `json:"required"`
+	Schema   any  `json:"schema"`
 }
+
+// own are the headers that are to be described, beside PyBox's own: those that tell a client
+// something that HTTP's own machinery does not look after.
+var own = []string{"Retry-After", "Www-Authenticate", "Allow", "Repr-Digest", "Location"}
 
 // location is the description as the compiler knows it.
 const location = "openapi.json"
@@ -166,12 +171,10 @@ func (c *Checker) Check(e Exchange) {
 		r = c.doc.Components.Responses[strings.TrimPrefix(r.Ref, "#/components/responses/")]
 	}
 	for name, h := range r.Headers {
-		if h.Required && e.Header.Get(name) == "" {
-			c.errorf("%s: an answer %s without the header %s", where, status, name)
-		}
+		c.header(where, at, name, h, e)
 	}
 	for name := range e.Header {
-		if strings.HasPrefix(name, "Pybox-") && !described(r.Headers, name) {
+		if (strings.HasPrefix(name, "Pybox-") || slices.Contains(own, name)) && !described(r.Headers, name) {
 			c.errorf("%s: the header %s of the answer %s is not described", where, name, status)
 		}
 	}
@@ -179,6 +182,30 @@ func (c *Checker) Check(e Exchange) {
 	if e.Status < 300 {
 		c.request(where, path, op, e)
 	}
+}
+
+// header holds a header that is described to its schema.
+func (c *Checker) header(where, at, name string, h header, e Exchange) {
+	values := e.Header.Values(name)
+	switch {
+	case len(values) == 0:
+		if h.Required {
+			c.errorf("%s: an answer %d without the header %s", where, e.Status, name)
+		}
+	case len(values) > 1:
+		c.errorf("%s: an answer %d with %d headers %s", where, e.Status, len(values), name)
+	default:
+		c.validate(fmt.Sprintf("%s: the header %s of an answer %d", where, name, e.Status), at+"/headers/"+escape(name)+"/schema", asJSON(values[0], h.Schema))
+	}
+}
+
+// asJSON is a value outside of a body as the JSON that its schema is for.
+func asJSON(value string, schema any) []byte {
+	if m, ok := schema.(map[string]any); ok && (m["type"] == "integer" || m["type"] == "boolean") {
+		return []byte(value)
+	}
+	text, _ := json.Marshal(value)
+	return text
 }
 
 func described(headers map[string]header, name string) bool {
@@ -261,11 +288,7 @@ func (c *Checker) request(where, path string, op operation, e Exchange) {
 		if value == "" && !p.Required {
 			continue
 		}
-		text, _ := json.Marshal(value)
-		if m, ok := p.Schema.(map[string]any); ok && m["type"] == "integer" {
-			text = []byte(value)
-		}
-		c.validate(where+": the parameter "+p.Name, fmt.Sprintf("%s/parameters/%d/schema", at, n), text)
+		c.validate(where+": the parameter "+p.Name, fmt.Sprintf("%s/parameters/%d/schema", at, n), asJSON(value, p.Schema))
 	}
 	if len(query) > 0 {
 		c.errorf("%s: %v is not described", where, query)
