@@ -105,7 +105,7 @@ func FuzzRead(f *testing.F) {
 	f.Add("[vm]\nmemory = \"1GiB\"\ncpus = 2\n")
 	f.Add("[vm]\nidle_stop = \"0\"\naccel = \"kvm\"")
 	f.Add("[ceilings]\ntimeout = \"1m\"\ncpus = 1.5\noutput = 0\n[receipts]\nkeep = 10")
-	f.Add("[api]\nlisten = \"localhost:0\"")
+	f.Add("[api]\nlisten = \"127.0.0.1:0\"")
 	f.Add("a.b.c = [1, {x = 2}]")
 	f.Fuzz(func(t *testing.T, text string) {
 		c := Default()

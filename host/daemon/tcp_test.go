@@ -70,7 +70,7 @@ func TestTCP(t *testing.T) {
 	var log syncBuffer
 	o := options(t, &daemontest.Agent{})
 	o.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	o.Config.API.Listen = "localhost:0"
+	o.Config.API.Listen = "127.0.0.1:0"
 	r := run(t, o)
 	s := r.start()
 	d, err := r.home.Daemon()

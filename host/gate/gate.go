@@ -31,23 +31,22 @@ var ErrOrigin = errors.New("not an origin of this machine")
 // it sends: most clients look for an answer when they have sent everything.
 const restWait = 500 * time.Millisecond
 
-// localhost is the one name that every system takes for its own (RFC 6761, section 6.3).
+// localhost is the one name that every system takes for its own (RFC 6761, section 6.3): a
+// request may name the server so.
 const localhost = "localhost"
 
-// ParseAddress reads an address to listen on: "127.0.0.1:PORT", any other of 127.0.0.0/8,
-// "[::1]:PORT", or "localhost:PORT", which is 127.0.0.1 whatever a resolver says. PORT is
-// a number up to 65535; 0 is one that the system chooses. The error matches ErrAddress.
+// ParseAddress reads an address to listen on: "127.0.0.1:PORT", any other of 127.0.0.0/8, or
+// "[::1]:PORT". "localhost" is none: it can be two, and whoever has the other one gets what
+// clients send there, the token too. PORT is a number up to 65535; 0 is one that the system
+// chooses. The error matches ErrAddress.
 func ParseAddress(addr string) (netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("%.80q: %w: want 127.0.0.1:PORT", addr, ErrAddress)
 	}
-	if strings.EqualFold(host, localhost) {
-		host = "127.0.0.1"
-	}
 	ip, err := netip.ParseAddr(host)
 	if err != nil || !ip.IsLoopback() || ip.Zone() != "" || ip.Is4In6() {
-		return netip.AddrPort{}, fmt.Errorf("%.80q: %w: want 127.0.0.1:PORT, [::1]:PORT or localhost:PORT", addr, ErrAddress)
+		return netip.AddrPort{}, fmt.Errorf("%.80q: %w: want 127.0.0.1:PORT or [::1]:PORT", addr, ErrAddress)
 	}
 	n, err := parsePort(port)
 	if err != nil {
