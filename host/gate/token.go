@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // ErrToken: the file of a token cannot be used.
@@ -34,6 +35,7 @@ var tokenForm = regexp.MustCompile(`^[A-Za-z0-9_-]{32,128}$`)
 // The error matches ErrToken where the file is not a regular one of the user's own that
 // others can neither read nor write, or has no token in it.
 func Token(path string) (string, error) {
+	sweep(filepath.Dir(path))
 	token, err := readToken(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return token, err
@@ -78,10 +80,30 @@ func readToken(path string) (string, error) {
 	return token, nil
 }
 
+// tokenPrefix begins the names of files that are to become a token's, and oldToken is how old
+// one is that nobody makes any more.
+const (
+	tokenPrefix = ".token-"
+	oldToken    = time.Hour
+)
+
+// sweep removes what a process left in dir that ended while it made a token.
+func sweep(dir string) {
+	entries, _ := os.ReadDir(dir) // whoever needs it will find that it is not there
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), tokenPrefix) || !e.Type().IsRegular() {
+			continue
+		}
+		if st, err := e.Info(); err == nil && time.Since(st.ModTime()) > oldToken {
+			_ = os.Remove(filepath.Join(dir, e.Name())) // the next one tries again
+		}
+	}
+}
+
 // makeToken makes the file whole or not at all. One that somebody else made meanwhile
 // stays.
 func makeToken(path string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".token-") // mode 0600
+	f, err := os.CreateTemp(filepath.Dir(path), tokenPrefix) // mode 0600
 	if err != nil {
 		return err
 	}

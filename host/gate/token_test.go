@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestToken(t *testing.T) {
@@ -88,5 +89,32 @@ func TestTokenRefuses(t *testing.T) {
 	}
 	if _, err := Token(path); !errors.Is(err, ErrToken) {
 		t.Errorf("somebody else's: %v", err)
+	}
+}
+
+// TestTokenSweeps: what was left by a process that was killed while it made a token goes, and
+// what another one makes now stays.
+func TestTokenSweeps(t *testing.T) {
+	dir := t.TempDir()
+	old, fresh, other := filepath.Join(dir, tokenPrefix+"1"), filepath.Join(dir, tokenPrefix+"2"), filepath.Join(dir, "other")
+	long := time.Now().Add(-2 * oldToken)
+	for _, name := range []string{old, fresh, other} {
+		if err := os.WriteFile(name, []byte("secret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if name == fresh {
+			continue
+		}
+		if err := os.Chtimes(name, long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Token(filepath.Join(dir, "token")); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{old: false, fresh: true, other: true} {
+		if _, err := os.Stat(name); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
