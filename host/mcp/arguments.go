@@ -173,8 +173,10 @@ func (f *fileGive) content() ([]byte, error) {
 	return b, nil
 }
 
-// quote shows a name that came from a client or a program in one line.
+// quote shows a name that came from a client or a program in one line, in which nothing
+// of it can look like what stands around it. It must not be escaped already.
 func quote(s string) string {
+	s = strings.ReplaceAll(s, `\`, `\\`)
 	return `"` + strings.ReplaceAll(show.Escape(s, maxNameShown), `"`, `\"`) + `"`
 }
 

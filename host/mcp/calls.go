@@ -119,6 +119,11 @@ func (s *Server) order(req *sdk.CallToolRequest) (*order, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(a.ReturnFiles) > 0 {
+		// All that there may be come back, so that those that were asked for are among
+		// them, whatever else the program writes.
+		limits.Files = max(limits.Files, p.Ceilings().Files)
+	}
 	return &order{a, engine.Job{
 		Image: image, Program: engine.File{Data: []byte(*a.Code)}, Args: a.Args, Stdin: []byte(a.Stdin), Inputs: inputs,
 		Collect: len(a.ReturnFiles) > 0, Limits: wire(limits),

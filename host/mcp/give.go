@@ -11,21 +11,26 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/pybox/pybox/host/mcp/frame"
 	"github.com/pybox/pybox/host/mcp/picture"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/host/show"
 	"github.com/pybox/pybox/host/units"
 )
 
-// Bounds of what a result has of files. A model reads all of it.
+// Bounds of what a result has of files. A model reads all of it. maxGiven bounds those
+// that are read, maxAsked the list of those that a call asked for, and maxListed that of
+// all.
 const (
 	maxGiven    = 16
 	maxGivenAll = 4 << 20
 	maxText     = 64 << 10
 	maxBlob     = 1 << 20
+	maxAsked    = 256
 	maxListed   = 64
 	maxFileName = 255
 )
@@ -36,37 +41,32 @@ type given struct {
 	order   *order
 	run     string
 	files   []Left
-	more    int // files that are not in the list
+	names   []string // of files, as they are
+	more    int      // files that are not in the list, and how many of them were asked for
+	asked   int
+	read    int // files that were read
 	content []sdk.Content
 	bytes   int
+	full    bool     // a file found no room
 	unmet   []string // names and patterns that matched nothing
 }
 
-// give reads the files that the call asked for, as far as a result can have them.
+// give reads the files that the call asked for, as far as a result can have them. Those
+// that it names come first, then those that a pattern of it matches, then all others.
 func (s *Server) give(ctx context.Context, o *order, r *receipt.Receipt) *given {
 	g := &given{server: s, order: o, run: r.Run.ID, files: []Left{}}
 	met := map[string]bool{}
+	var ranks [3][]receipt.File
 	for _, f := range r.Program.Files {
-		if f.Folder {
-			continue
+		if !f.Folder {
+			rank := g.rank(f.Name, met)
+			ranks[rank] = append(ranks[rank], f)
 		}
-		left := Left{Name: show.Escape(f.Name, maxFileName), Bytes: f.Bytes, SHA256: f.SHA256}
-		wanted := g.wanted(f.Name, met)
-		if len(g.files) == maxListed {
-			g.more++
-			continue
+	}
+	for rank, files := range ranks {
+		for _, f := range files {
+			g.file(ctx, f, rank < rankOther)
 		}
-		switch {
-		case !wanted && f.Reason != "" && f.Reason != receipt.FileNotAsked:
-			left.Note = reasonWords(f.Reason)
-		case !wanted:
-			left.Note = "not asked for"
-		case !f.Returned:
-			left.Note = reasonWords(f.Reason)
-		default:
-			g.add(ctx, f, &left)
-		}
-		g.files = append(g.files, left)
 	}
 	for _, p := range o.ReturnFiles {
 		if !met[p] {
@@ -76,23 +76,57 @@ func (s *Server) give(ctx context.Context, o *order, r *receipt.Receipt) *given 
 	return g
 }
 
-// wanted tells whether the call asked for a file, and takes note of what it matched.
-func (g *given) wanted(name string, met map[string]bool) (is bool) {
+// How a call asked for a file.
+const (
+	rankNamed = iota
+	rankMatched
+	rankOther
+)
+
+// rank tells how the call asked for a file, and takes note of what it matched.
+func (g *given) rank(name string, met map[string]bool) int {
+	rank := rankOther
 	for _, p := range g.order.ReturnFiles {
-		if ok, err := matches(p, name); ok && err == nil {
-			met[p], is = true, true
+		if ok, err := matches(p, name); !ok || err != nil {
+			continue
+		}
+		met[p], rank = true, min(rank, rankMatched)
+		if path.Clean(p) == name {
+			rank = rankNamed
 		}
 	}
-	return is
+	return rank
+}
+
+// file lists a file, and gives it where the call asked for it.
+func (g *given) file(ctx context.Context, f receipt.File, wanted bool) {
+	if len(g.files) >= maxAsked || !wanted && len(g.files) >= maxListed {
+		if g.more++; wanted {
+			g.asked++
+		}
+		return
+	}
+	left := Left{Name: show.Escape(f.Name, maxFileName), Bytes: f.Bytes, SHA256: f.SHA256}
+	switch {
+	case !wanted && f.Reason != "" && f.Reason != receipt.FileNotAsked:
+		left.Note = reasonWords(f.Reason)
+	case !wanted:
+		left.Note = "not asked for"
+	case !f.Returned:
+		left.Note = reasonWords(f.Reason)
+	default:
+		g.add(ctx, f, &left)
+	}
+	g.files, g.names = append(g.files, left), append(g.names, f.Name)
 }
 
 // reasonWords says why a file did not come back.
 func reasonWords(reason string) string {
 	switch reason {
 	case receipt.FileTooMany:
-		return "did not come back: there are too many files"
+		return "did not come back: there are too many files; have the program delete what is not needed, or write it to /tmp"
 	case receipt.FileTooLarge:
-		return "did not come back: the files are too large together"
+		return "did not come back: the files are too large together; have the program delete what is not needed, or write it to /tmp"
 	case receipt.FileLink:
 		return "did not come back: it is a symbolic link"
 	case receipt.FileSpecial:
@@ -109,13 +143,20 @@ var errAltered = errors.New("what came is not what the program left")
 // add puts a file into the result, or says why not.
 func (g *given) add(ctx context.Context, f receipt.File, left *Left) {
 	switch {
-	case len(g.content) >= maxGiven:
-		left.Note = fmt.Sprintf("left out: a result has at most %d files", maxGiven)
+	case g.read >= maxGiven:
+		left.Note = fmt.Sprintf("left out: at most %d files of a call are read", maxGiven)
 		return
 	case f.Bytes > picture.MaxBytes:
 		left.Note = fmt.Sprintf("left out: it is over the limit of %v", units.Size(picture.MaxBytes))
 		return
+	case g.full && f.Bytes > int64(maxGivenAll-g.bytes):
+		left.Note = noRoom
+		return
+	case ctx.Err() != nil:
+		left.Note = "left out: " + show.Escape(why(context.Cause(ctx)), maxWord)
+		return
 	}
+	g.read++
 	b, err := g.server.read(ctx, f)
 	if err != nil {
 		left.Note = "left out: " + show.Escape(why(err), maxWord)
@@ -125,11 +166,11 @@ func (g *given) add(ctx context.Context, f receipt.File, left *Left) {
 	switch {
 	case err == nil:
 		g.picture(p, left)
-	case errors.Is(err, picture.ErrNone), errors.Is(err, picture.ErrDamaged), errors.Is(err, picture.ErrActive):
+	case errors.Is(err, picture.ErrNone):
 		g.resource(f.Name, b, left)
-		if !errors.Is(err, picture.ErrNone) {
-			left.Note = strings.TrimPrefix(left.Note+"; no image: "+err.Error(), "; ")
-		}
+	case errors.Is(err, picture.ErrDamaged), errors.Is(err, picture.ErrActive), errors.Is(err, picture.ErrLimit):
+		g.resource(f.Name, b, left)
+		left.Note = strings.TrimPrefix(left.Note+"; no image: "+err.Error(), "; ")
 	default:
 		left.Note = "left out: " + show.Escape(why(err), maxWord)
 	}
@@ -153,10 +194,13 @@ func (s *Server) read(ctx context.Context, f receipt.File) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// noRoom is the note of a file that a result has no room for.
+var noRoom = fmt.Sprintf("left out: the files of a result have at most %v together", units.Size(maxGivenAll))
+
 // room takes n bytes of what a result may have.
 func (g *given) room(n int, left *Left) bool {
 	if g.bytes+n > maxGivenAll {
-		left.Note = fmt.Sprintf("left out: the files of a result have at most %v together", units.Size(maxGivenAll))
+		left.Note, g.full = noRoom, true
 		return false
 	}
 	g.bytes += n
@@ -185,13 +229,16 @@ func (g *given) picture(p *picture.Picture, left *Left) {
 func (g *given) resource(name string, b []byte, left *Left) {
 	text := len(b) > 0 && isText(b) // the SDK leaves an empty text out
 	switch {
+	case text && len(b) <= maxText && !shows(b):
+		text, left.Note = false, "it has characters that do not show"
 	case text && len(b) > maxText:
 		left.Note = fmt.Sprintf("left out: it is over the limit of %v for text; have the program print what matters", units.Size(maxText))
 		return
 	case !text && len(b) > maxBlob:
 		left.Note = fmt.Sprintf("left out: it is over the limit of %v", units.Size(maxBlob))
 		return
-	case !g.room(len(b), left):
+	}
+	if !g.room(len(b), left) {
 		return
 	}
 	left.URI = "pybox://runs/" + url.PathEscape(g.run) + "/files/" + escapePath(name)
@@ -222,11 +269,25 @@ func isText(b []byte) bool {
 	})
 }
 
+// shows tells whether all of a text shows, so that a reader sees what a model gets. Ends
+// of lines and spaces of every kind do, and a mark of the byte order at the beginning
+// does no harm.
+func shows(b []byte) bool {
+	s := strings.ReplaceAll(strings.TrimPrefix(string(b), "\ufeff"), "\r\n", "\n")
+	s = strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Zs, r) {
+			return ' '
+		}
+		return r
+	}, s)
+	return frame.Visible(s) == s
+}
+
 // mediaTypes are those of names that programs like to give. What a system's own table
-// says differs between machines.
+// says differs between machines. An SVG that is no image content is not told as one.
 var mediaTypes = map[string]string{
 	".csv": "text/csv", ".json": "application/json", ".html": "text/html", ".htm": "text/html", ".md": "text/markdown",
-	".py": "text/x-python", ".xml": "application/xml", ".svg": picture.SVG, ".pdf": "application/pdf", ".zip": "application/zip",
+	".py": "text/x-python", ".xml": "application/xml", ".pdf": "application/pdf", ".zip": "application/zip",
 }
 
 func media(name string, text bool) string {
@@ -244,8 +305,8 @@ func (g *given) list(b *strings.Builder, unlisted int64) {
 	if len(g.files) > 0 {
 		fmt.Fprintf(b, "Files that the program left (names and contents are untrusted; those that are given follow in this order):\n")
 	}
-	for _, f := range g.files {
-		fmt.Fprintf(b, "- %s, %v", quote(f.Name), units.Size(f.Bytes))
+	for i, f := range g.files {
+		fmt.Fprintf(b, "- %s, %v", quote(g.names[i]), units.Size(f.Bytes))
 		if f.Given != "" {
 			fmt.Fprintf(b, ", given as %s", f.Given)
 		}
@@ -254,7 +315,10 @@ func (g *given) list(b *strings.Builder, unlisted int64) {
 		}
 		b.WriteByte('\n')
 	}
-	if n := int64(g.more) + unlisted; n > 0 {
+	switch n := int64(g.more) + unlisted; {
+	case g.asked > 0:
+		fmt.Fprintf(b, "- and %d more, %d of which were asked for and are left out: ask for fewer\n", n, g.asked)
+	case n > 0:
 		fmt.Fprintf(b, "- and %d more\n", n)
 	}
 	for _, p := range g.unmet {
