@@ -32,7 +32,7 @@ state folder.
 
 With --listen, or "listen" in the section [api] of config.toml, the API is also served
 on a TCP port of this machine, to clients that show the token in the file api-token of
-the state folder. 'pybox vm status --json' tells the address.`,
+the state folder. 'pybox vm status' tells the address.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runDaemon(c, debug, listen) },
 	}

@@ -399,6 +399,17 @@ var cases = []struct {
 	{"well", func(*patient) {}, "home.config", OK, "default", ""},
 	{"config", func(p *patient) { p.write("config.toml", "[vm]\ncpus = 1\n") }, "home.config", OK, "valid", ""},
 	{"bad config", func(p *patient) { p.write("config.toml", "[vm]\ncpu = 1\n") }, "home.config", Failed, `line 2: unknown key "vm.cpu"`, "correct"},
+	{"open token", func(p *patient) {
+		p.write("config.toml", "[api]\nlisten = \"127.0.0.1:0\"\n")
+		p.write("api-token", strings.Repeat("0", 64))
+		p.chmod("api-token", 0o644)
+	}, "home.config", Failed, "others can read", "rm "},
+	{"token", func(p *patient) {
+		p.write("config.toml", "[api]\nlisten = \"127.0.0.1:0\"\n")
+		p.write("api-token", strings.Repeat("0", 64))
+	}, "home.config", OK, "valid", ""},
+	{"no token yet", func(p *patient) { p.write("config.toml", "[api]\nlisten = \"127.0.0.1:0\"\n") }, "home.config", OK, "valid", ""},
+	{"open token that is not used", func(p *patient) { p.write("api-token", ""); p.chmod("api-token", 0o644) }, "home.config", OK, "default", ""},
 	{"bad variable", func(p *patient) { p.env = map[string]string{"PYBOX_ACCEL": "warp"} }, "home.config", Failed, "PYBOX_ACCEL", "unset PYBOX_ACCEL"},
 	{"open config", func(p *patient) { p.write("config.toml", ""); p.chmod("config.toml", 0o666) }, "home.config", Advice, "0666", "chmod 600"},
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/pybox/pybox/host/gate"
 	"github.com/pybox/pybox/host/home"
 	"github.com/pybox/pybox/host/receipts"
 	"github.com/pybox/pybox/host/units"
@@ -105,8 +106,9 @@ func existing(path string) string {
 
 func (e *exam) configuration(ctx context.Context, r *Row) {
 	path := e.home.Config()
-	_, err := e.config.get(ctx)
+	c, err := e.config.get(ctx)
 	st, serr := os.Stat(path)
+	terr := gate.CheckToken(e.home.APIToken())
 	switch {
 	case isLate(err):
 		r.unknown("%s could not be read in time", path)
@@ -115,6 +117,8 @@ func (e *exam) configuration(ctx context.Context, r *Row) {
 		r.fail("run: unset PYBOX_ACCEL", "%v", err)
 	case err != nil:
 		r.fail("correct what is named, in "+quote(path)+", then run 'pybox vm restart'", "%v", err)
+	case terr != nil && c.API.Listen != "": // no daemon starts
+		r.fail("run: rm "+quote(e.home.APIToken())+"; the next daemon makes a new token", "[api] listen is set, and %v", terr)
 	case errors.Is(serr, fs.ErrNotExist):
 		r.ok("none: every setting has its default")
 	case serr == nil && st.Mode().Perm()&0o022 != 0:

@@ -46,6 +46,16 @@ func Token(path string) (string, error) {
 	return readToken(path)
 }
 
+// CheckToken tells what is wrong with the token in the file at path, as Token would, and
+// makes none: the error is nil where there is no file.
+func CheckToken(path string) error {
+	_, err := readToken(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 func readToken(path string) (string, error) {
 	// O_NONBLOCK: a FIFO would wait for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)

@@ -69,6 +69,9 @@ func Status(w io.Writer, s api.Status, now time.Time, verbose bool) {
 		}
 		t.row("Daemon", "pid %d%s, PyBox %s", s.Daemon.PID, mem, s.Version)
 	}
+	if s.Daemon.Listen != "" {
+		t.row("API", "on %s too, for who has the token", s.Daemon.Listen)
+	}
 	if verbose {
 		fmt.Fprintln(w)
 		Stages(w, s.Stages)

@@ -14,7 +14,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func status() api.Status {
 	return api.Status{
 		State: api.StateRunning, Version: "1.2.3", Since: now.Add(-3 * time.Minute),
-		Daemon: api.Daemon{PID: 12, Home: "/h", RSSBytes: 13 << 20},
+		Daemon: api.Daemon{PID: 12, Home: "/h", Listen: "127.0.0.1:8383", RSSBytes: 13 << 20},
 		Stages: []api.Stage{{Name: "bundle verified", MS: 100, AtMS: 100, Source: "host"}, {Name: "evil\x1b[2J", MS: 1, AtMS: 2, Source: "guest"}},
 		VM: &api.VM{
 			Facts: vm.Facts{VMM: "QEMU 7.2.9", Acceleration: "tcg", AccelerationReason: "this host has no /dev/kvm"},
@@ -46,6 +46,7 @@ Boxes         0 alive
 Clock         -1.2 ms from the host's (within ±0.4 ms), 0.00 s ago
 Home          /h
 Daemon        pid 12, 13 MiB of memory, PyBox 1.2.3
+API           on 127.0.0.1:8383 too, for who has the token
 `
 	if got := render(status(), false); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
