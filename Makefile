@@ -287,10 +287,10 @@ fuzz:
 
 # Three packages at a time, the long ones first: each boots machines, and much of
 # their time is waiting for deadlines.
-E2E = ./agent ./cmd/pybox ./agent/semantics ./host/mcp ./host/guestrun ./vm/qemu ./agent/engine/enginecheck ./guest/image ./guest/userimage ./guest/cmd/pybox-guest ./host/compile ./kernel/guestcheck ./docs
+E2E = ./agent ./cmd/pybox ./agent/semantics ./host/mcp ./host/guestrun ./vm/qemu ./agent/engine/enginecheck ./guest/image ./guest/userimage ./guest/cmd/pybox-guest ./host/compile ./kernel/guestcheck ./python ./docs
 ifeq ($(HOST),darwin)
 # The others start QEMU, or look into Linux from outside.
-E2E = ./vm/vz ./docs
+E2E = ./vm/vz ./python ./docs
 endif
 # Clients of the Model Context Protocol that are not ours.
 MCPCLIENTS = .work/mcp-clients
