@@ -111,9 +111,12 @@ func TestSlowReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	<-time.After(300 * time.Millisecond) // what a busy machine does
 	b := make([]byte, 100)
-	if n, err := resp.Body.Read(b); string(b[:n]) != "data: a\n\n" || err != nil {
+	if _, err := resp.Body.Read(b[:3]); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(300 * time.Millisecond) // what a busy machine does
+	if n, err := resp.Body.Read(b); string(b[:n]) != "a: a\n\n" || err != nil {
 		t.Errorf("%q, %v", b[:n], err)
 	}
 	var e *model.Error
