@@ -45,6 +45,13 @@ func (c *calls) add(session string, cancel context.CancelCauseFunc) func() {
 	}
 }
 
+// any tells whether there are calls of a session.
+func (c *calls) any(session string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.of[session]) > 0
+}
+
 // cancel cancels all calls of a session.
 func (c *calls) cancel(session string, why error) {
 	c.mu.Lock()

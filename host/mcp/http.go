@@ -13,6 +13,7 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/pybox/pybox/host/clients"
 	"github.com/pybox/pybox/host/gate"
 	"github.com/pybox/pybox/host/mcp/stdio"
 	"github.com/pybox/pybox/host/reply"
@@ -27,7 +28,9 @@ const (
 	maxSessions   = 32
 	sessionIdle   = time.Hour
 	maxExchanges  = 256      // requests in progress, streams of events included
+	spareConns    = 32       // connections beside, those that nobody has let in included
 	maxBodies     = 64 << 20 // of those together
+	smallBody     = 64 << 10 // there is always room for one
 	maxEvents     = 32 << 20 // kept for clients that connect again
 	maxHTTPHeader = 16 << 10 // bytes
 	bodyStall     = 10 * time.Second
@@ -56,8 +59,11 @@ func (x *exchanger) serve(ctx context.Context, l net.Listener, token string) err
 		// Else net/http answers "OPTIONS *" by itself, before the gate.
 		DisableGeneralOptionsHandler: true,
 	}
+	bound := clients.New(clients.Options{Requests: maxExchanges, Reserve: spareConns, Busy: func(w http.ResponseWriter, _ *http.Request) {
+		busy(w, "there are too many requests in progress")
+	}})
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
+	go func() { ended <- bound.Serve(server, l) }()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("serving HTTP: %w", err)
@@ -76,22 +82,31 @@ type exchanger struct {
 	server *sdk.Server
 	next   http.Handler
 	calls  *calls
-	turns  chan struct{}
 	bodies *semaphore.Weighted
+	small  *semaphore.Weighted // for small bodies
 
-	mu  sync.Mutex
-	new int // requests in progress that may become sessions
+	mu   sync.Mutex
+	new  int // requests in progress that may become sessions
+	used map[string]*use
+}
+
+// use is what is known of the use of a session.
+type use struct {
+	requests int // in progress
+	last     time.Time
 }
 
 // exchanger makes one. Calls end with life.
 func (s *Server) exchanger(life context.Context) *exchanger {
-	x := &exchanger{log: s.log, calls: newCalls(), turns: make(chan struct{}, maxExchanges), bodies: semaphore.NewWeighted(maxBodies)}
+	x := &exchanger{
+		log: s.log, calls: newCalls(), used: map[string]*use{},
+		bodies: semaphore.NewWeighted(maxBodies), small: semaphore.NewWeighted(maxExchanges * smallBody),
+	}
 	x.server = s.server(life, x.calls)
 	events := sdk.NewMemoryEventStore(nil)
 	events.SetMaxBytes(maxEvents)
 	x.next = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return x.server }, &sdk.StreamableHTTPOptions{
 		Logger: s.log, EventStore: events, SessionTimeout: sessionIdle, MaxRequestBodyBytes: stdio.MaxLine,
-		PropagateRequestCancellation: true,
 	})
 	return x
 }
@@ -112,23 +127,20 @@ func (x *exchanger) end() {
 
 // ServeHTTP implements http.Handler.
 func (x *exchanger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	select {
-	case x.turns <- struct{}{}:
-		defer func() { <-x.turns }()
-	default:
-		busy(w, "there are too many requests in progress")
-		return
-	}
 	session := r.Header.Get(sessionHeader)
 	switch {
-	case r.Method == http.MethodDelete:
-		x.calls.cancel(session, errEnded) // the SDK would wait for them
-	case r.Method == http.MethodPost && session == "":
+	case session != "":
+		x.begin(session)
+		defer x.done(session)
+		if r.Method == http.MethodDelete {
+			x.calls.cancel(session, errEnded) // the SDK would wait for them
+		}
+	case r.Method == http.MethodPost:
 		if !x.enter() {
-			busy(w, fmt.Sprintf("there are %d sessions already", maxSessions))
+			busy(w, fmt.Sprintf("there are %d sessions already, and something is in progress in each", maxSessions))
 			return
 		}
-		defer x.leave()
+		defer func() { x.leave(w.Header().Get(sessionHeader)) }()
 	}
 	if r.Method == http.MethodPost {
 		free, ok := x.body(w, r)
@@ -145,46 +157,89 @@ func busy(w http.ResponseWriter, why string) {
 	http.Error(w, why, http.StatusServiceUnavailable)
 }
 
-// enter takes note of a request that may become a session, unless there are too many.
+// begin and done take note of a request of a session that there is.
+func (x *exchanger) begin(session string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if u := x.used[session]; u != nil {
+		u.requests++
+	}
+}
+
+func (x *exchanger) done(session string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if u := x.used[session]; u != nil {
+		u.requests = max(0, u.requests-1)
+		u.last = time.Now()
+	}
+}
+
+// enter takes note of a request that may become a session. Where there are too many, the
+// one in which nothing has been in progress for the longest time makes room: few clients
+// end theirs when they go. It is refused when there is none.
 func (x *exchanger) enter() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	n := x.new
-	for range x.server.Sessions() {
+	n, old := x.new, (*sdk.ServerSession)(nil)
+	used := map[string]*use{}
+	for session := range x.server.Sessions() {
 		n++
+		id := session.ID()
+		u := x.used[id]
+		if u == nil {
+			continue // it has just begun
+		}
+		used[id] = u
+		if u.requests == 0 && !x.calls.any(id) && (old == nil || u.last.Before(used[old.ID()].last)) {
+			old = session
+		}
 	}
+	x.used = used // without those that have ended
 	if n >= maxSessions {
-		return false
+		if old == nil {
+			return false
+		}
+		delete(x.used, old.ID())
+		old.Close()
 	}
 	x.new++
 	return true
 }
 
-func (x *exchanger) leave() {
+// leave takes note of the end of such a request, and of the session that it became.
+func (x *exchanger) leave(session string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.new--
+	if session != "" {
+		x.used[session] = &use{last: time.Now()}
+	}
 }
 
 // body reads the body of a request, which may not take long, and puts it in its place.
 // What it returns gives its bytes back.
 func (x *exchanger) body(w http.ResponseWriter, r *http.Request) (func(), bool) {
-	size := r.ContentLength
+	size, memory := r.ContentLength, x.bodies
 	switch {
 	case size > stdio.MaxLine:
 		tooLarge(w)
 		return nil, false
 	case size < 0:
 		size = stdio.MaxLine
+	case size <= smallBody:
+		memory = x.small
 	}
-	if !x.bodies.TryAcquire(size) {
+	if !memory.TryAcquire(size) {
 		busy(w, "the requests in progress are too large together")
 		return nil, false
 	}
-	free := func() { x.bodies.Release(size) }
+	free := func() { memory.Release(size) }
 	b, err := io.ReadAll(reply.Body(w, r, stdio.MaxLine, bodyStall, bodyTotal))
 	if err == nil {
 		r.Body = io.NopCloser(bytes.NewReader(b))
+		memory.Release(size - int64(len(b)))
+		size = int64(len(b))
 		return free, true
 	}
 	free()

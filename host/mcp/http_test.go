@@ -3,10 +3,12 @@ package mcp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +24,7 @@ const token = "0123456789abcdef0123456789abcdef"
 type web struct {
 	t     *testing.T
 	url   string
+	x     *exchanger
 	stop  context.CancelFunc
 	ended chan error
 }
@@ -39,8 +42,8 @@ func serveServer(t *testing.T, s *Server, change func(*sdk.Server)) *web {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	w := &web{t, "http://" + l.Addr().String() + HTTPPath, stop, make(chan error, 1)}
 	x := s.exchanger(ctx)
+	w := &web{t, "http://" + l.Addr().String() + HTTPPath, x, stop, make(chan error, 1)}
 	if change != nil {
 		change(x.server)
 	}
@@ -142,24 +145,108 @@ func (spaces) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestHTTPSessionsAreBounded: one more is refused until another has ended.
+// TestHTTPSessionsAreBounded: one more makes the one end that was idle for the longest
+// time, and is refused where something is in progress in each.
 func TestHTTPSessionsAreBounded(t *testing.T) {
-	w := serve(t, &enginetest.Host{})
-	var ids []string
-	for n := range maxSessions {
+	wait := newWaits()
+	w := serve(t, &enginetest.Host{Program: wait.program})
+	in := func(id string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set(sessionHeader, id) }
+	}
+	ping := func(id string) int {
+		resp, _ := w.post(strings.NewReader(`{"jsonrpc":"2.0","id":2,"method":"ping"}`), in(id))
+		return resp.StatusCode
+	}
+	begin := func() string {
+		t.Helper()
 		resp, body := w.post(strings.NewReader(hello), nil)
 		if resp.StatusCode != http.StatusOK {
-			t.Fatalf("session %d: %s %s", n, resp.Status, body)
+			t.Fatalf("a session: %s %s", resp.Status, body)
 		}
-		ids = append(ids, resp.Header.Get(sessionHeader))
+		id := resp.Header.Get(sessionHeader)
+		w.post(strings.NewReader(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), in(id))
+		return id
 	}
-	resp, body := w.post(strings.NewReader(hello), nil)
-	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !strings.Contains(body, fmt.Sprint(maxSessions)) {
+	var ids []string
+	for range maxSessions {
+		ids = append(ids, begin())
+	}
+	if ping(ids[0]) != http.StatusOK {
+		t.Error("the first session is gone")
+	}
+	ids = append(ids[2:], ids[0], begin()) // the second was idle for the longest time
+	for n, id := range ids {
+		if got := ping(id); got != http.StatusOK {
+			t.Errorf("session %d: %d", n, got)
+		}
+	}
+	var ends sync.WaitGroup
+	defer ends.Wait()
+	defer close(wait.let)
+	for n, id := range ids {
+		ends.Go(func() {
+			w.post(strings.NewReader(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_python","arguments":{"code":""}}}`), in(id))
+		})
+		if n < maxRuns {
+			expect(t, "a start", wait.started)
+		}
+	}
+	deadline := time.Now().Add(long)
+	for n, id := range ids {
+		for !w.x.calls.any(id) {
+			if ping(id); time.Now().After(deadline) {
+				t.Fatalf("the call of session %d did not come", n)
+			}
+		}
+	}
+	if resp, body := w.post(strings.NewReader(hello), nil); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("one more: %s %s", resp.Status, body)
 	}
-	w.post(nil, func(r *http.Request) { r.Method = http.MethodDelete; r.Header.Set(sessionHeader, ids[0]) })
+}
+
+// TestHTTPSmallBodies: calls that do not say how long they are keep nobody else out.
+func TestHTTPSmallBodies(t *testing.T) {
+	x := newServer(t, &enginetest.Host{}, Options{}).exchanger(t.Context())
+	body := func(b io.Reader, size int64) bool {
+		r := httptest.NewRequest(http.MethodPost, HTTPPath, b)
+		r.ContentLength = size
+		_, ok := x.body(httptest.NewRecorder(), r)
+		return ok
+	}
+	for n := range 4 * maxBodies / stdio.MaxLine {
+		if !body(strings.NewReader(hello), -1) {
+			t.Fatalf("one of %d small bodies is refused", n)
+		}
+	}
+	large := strings.Repeat(" ", stdio.MaxLine)
+	for body(strings.NewReader(large), stdio.MaxLine) {
+	}
+	if !body(strings.NewReader(hello), int64(len(hello))) {
+		t.Error("a small body is refused because of large ones")
+	}
+}
+
+// TestHTTPStrangers: who has no token holds few connections, and keeps nobody else out.
+func TestHTTPStrangers(t *testing.T) {
+	w := serve(t, &enginetest.Host{})
+	address := strings.TrimSuffix(strings.TrimPrefix(w.url, "http://"), HTTPPath)
+	var all []net.Conn
+	for range 2 * (maxExchanges + spareConns) {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, "GET /mcp HTTP/1.1\r\nHost: ")
+		all = append(all, c)
+	}
 	if resp, body := w.post(strings.NewReader(hello), nil); resp.StatusCode != http.StatusOK {
-		t.Errorf("one after another has ended: %s %s", resp.Status, body)
+		t.Errorf("%s %s", resp.Status, body)
+	}
+	all[0].SetReadDeadline(time.Now().Add(time.Millisecond))
+	var timeout net.Error
+	if _, err := all[0].Read(make([]byte, 1)); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
+		t.Errorf("the first of so many connections is still open: %v", err)
 	}
 }
 
