@@ -39,7 +39,7 @@ type arguments struct {
 	ReturnFiles []string   `json:"return_files"`
 	Timeout     *float64   `json:"timeout"`
 	Stdin       string     `json:"stdin"`
-	Args        []string   `json:"args"`
+	Args        []*string  `json:"args"`
 }
 
 // fileGive is a file that the client gives.
@@ -86,7 +86,7 @@ func explainJSON(err error) error {
 		return fmt.Errorf("%s: a JSON %.60s does not fit there: want %s", typ.Field, typ.Value, wanted(typ.Field))
 	}
 	what, _ := strings.CutPrefix(err.Error(), "json: ")
-	return fmt.Errorf("%.200s: a call has %s", what, strings.Join(fieldNames, ", "))
+	return fmt.Errorf("%.200s: a call has %s; each of files has name, and text or base64", what, list(fieldNames))
 }
 
 // fieldNames are the arguments that there are.
@@ -125,8 +125,54 @@ func (a *arguments) check() error {
 			return fmt.Errorf("return_files[%d]: %w", i, err)
 		}
 	}
+	for i, f := range a.Files {
+		if err := checkName(f.Name); err != nil {
+			return fmt.Errorf("files[%d], %s: %w", i, quote(f.Name), err)
+		}
+	}
+	if err := a.checkArgs(); err != nil {
+		return err
+	}
 	_, err := a.time()
 	return err
+}
+
+// checkName bounds a name, so that a request has room for all of them.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("it has no name")
+	case len(name) > agentapi.MaxNameBytes:
+		return fmt.Errorf("a name of %d bytes, want at most %d", len(name), agentapi.MaxNameBytes)
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if len(part) > agentapi.MaxNamePart {
+			return fmt.Errorf("a name with a part of %d bytes, want at most %d", len(part), agentapi.MaxNamePart)
+		}
+	}
+	return nil
+}
+
+func (a *arguments) checkArgs() error {
+	n := 0
+	for i, s := range a.Args {
+		if s == nil {
+			return fmt.Errorf("args[%d]: a JSON null does not fit there: want a string", i)
+		}
+		n += len(*s)
+	}
+	if n > agentapi.MaxArgBytes {
+		return fmt.Errorf("args: %d bytes, want at most %d: give large data as files or stdin", n, agentapi.MaxArgBytes)
+	}
+	return nil
+}
+
+// words are the arguments of the program.
+func (a *arguments) words() (words []string) {
+	for _, s := range a.Args {
+		words = append(words, *s)
+	}
+	return words
 }
 
 // time is the time that is asked for, nil where none is.
@@ -159,8 +205,6 @@ func (a *arguments) inputs() ([]engine.File, error) {
 
 func (f *fileGive) content() ([]byte, error) {
 	switch {
-	case f.Name == "":
-		return nil, errors.New("it has no name")
 	case (f.Text == nil) == (f.Base64 == nil):
 		return nil, errors.New("want exactly one of text and base64")
 	case f.Text != nil:

@@ -27,6 +27,12 @@ func TestParseRefuses(t *testing.T) {
 		"time as text":     {`{"code":"","timeout":"5"}`, "timeout: a JSON string does not fit there: want a number of seconds"},
 		"files":            {`{"code":"","files":{"a":"b"}}`, "files: a JSON object does not fit there"},
 		"args":             {`{"code":"","args":[1]}`, "want a list of strings"},
+		"null as an arg":   {`{"code":"","args":["a",null]}`, "args[1]: a JSON null"},
+		"long args":        {`{"code":"","args":["` + strings.Repeat("<", 60<<10) + `","` + strings.Repeat("<", 60<<10) + `"]}`, "args: 122880 bytes, want at most 65536"},
+		"a file's content": {`{"code":"","files":[{"name":"a","content":"x"}]}`, `unknown field "content": a call has code, image, files, return_files, timeout, stdin, args; each of files has name, and text or base64`},
+		"a file's name":    {`{"code":"","files":[{"text":"x"}]}`, "files[0], \"\": it has no name"},
+		"a long name":      {`{"code":"","files":[{"name":"` + strings.Repeat("n/", 4<<20) + `","text":""}]}`, "a name of 8388608 bytes, want at most 2048"},
+		"a long part":      {`{"code":"","files":[{"name":"a/` + strings.Repeat("n", 256) + `","text":""}]}`, "a part of 256 bytes, want at most 255"},
 		"absolute":         {`{"code":"","return_files":["/etc/passwd"]}`, "relative"},
 		"above":            {`{"code":"","return_files":["a/../../b"]}`, "relative"},
 		"empty":            {`{"code":"","return_files":[""]}`, "return_files[0]: 0 bytes"},
@@ -41,7 +47,7 @@ func TestParseRefuses(t *testing.T) {
 
 func TestInputs(t *testing.T) {
 	for in, say := range map[string]string{
-		`{"text":"a"}`:                             "no name",
+		`{"name":"a","text":null}`:                 "exactly one",
 		`{"name":"a"}`:                             "exactly one",
 		`{"name":"a","text":"","base64":""}`:       "exactly one",
 		`{"name":"a\u001b","base64":"!"}`:          `files[0], "a\x1b": base64`,

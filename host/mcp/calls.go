@@ -132,7 +132,7 @@ func (s *Server) order(req *sdk.CallToolRequest) (*order, error) {
 		limits.Files = max(limits.Files, p.Ceilings().Files)
 	}
 	return &order{a, engine.Job{
-		Image: image, Program: engine.File{Data: []byte(*a.Code)}, Args: a.Args, Stdin: []byte(a.Stdin), Inputs: inputs,
+		Image: image, Program: engine.File{Data: []byte(*a.Code)}, Args: a.words(), Stdin: []byte(a.Stdin), Inputs: inputs,
 		Collect: len(a.ReturnFiles) > 0, Limits: wire(limits),
 	}, limits}, nil
 }

@@ -38,14 +38,15 @@ const (
 // ErrOptions: the options ask for what the owner does not allow, or for nonsense.
 var ErrOptions = errors.New("not possible")
 
-// Options are how a Server works. Everything in it narrows what the owner allows.
+// Options are how a Server works. Nothing in it goes beyond what the owner allows.
 type Options struct {
 	// Images are the names of those that calls may name; empty: all that there are.
 	Images []string
 	// MaxTimeout is the longest time of a program; 0: the owner's ceiling.
 	MaxTimeout time.Duration
 	// MaxMemory is the memory that boxes have, and MaxOutput how much of each output
-	// stream is kept, in bytes; 0: the image's default.
+	// stream is kept, in bytes: that of every call, since none can ask for less, and
+	// maybe more than the image's default, which 0 stands for.
 	MaxMemory, MaxOutput int64
 	// Overhead is what a call may take beside its program's time: for the start of
 	// a VM, room in it, and files. 0: five minutes.
@@ -76,6 +77,7 @@ func New(e *engine.Engine, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	o.Images = once(o.Images)
 	s := &Server{
 		engine: e, options: o, log: o.Log, pictures: picture.NewMaker(),
 		running: make(chan struct{}, maxRuns), queued: make(chan struct{}, maxRuns+maxWaiting),
@@ -86,8 +88,24 @@ func New(e *engine.Engine, o Options) (*Server, error) {
 	} else if err := o.within(p.Ceilings()); err != nil {
 		return nil, err
 	}
+	known := e.Images()
+	for _, name := range o.Images {
+		if len(known) > 0 && !slices.Contains(known, name) {
+			o.Log.Warn("there is no such image now; calls that name it will fail", "image", name, "images", known)
+		}
+	}
 	s.tool, err = s.describe(p)
 	return s, err
+}
+
+// once leaves out what was there before.
+func once(names []string) (out []string) {
+	for _, n := range names {
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // within refuses what is above the owner's ceilings.

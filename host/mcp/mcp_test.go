@@ -10,6 +10,7 @@ import (
 	"image"
 	"image/png"
 	"io"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -193,6 +194,20 @@ func TestTool(t *testing.T) {
 	got := c.InitializeResult()
 	if b, err := json.Marshal(got.Capabilities); err != nil || string(b) != `{"tools":{}}` || got.Instructions == "" || got.ServerInfo.Name != "pybox" {
 		t.Errorf("%s, %+v", b, got)
+	}
+}
+
+// TestImagesOfOptions: one that is named twice is told once, and one that is not there is
+// told to the owner.
+func TestImagesOfOptions(t *testing.T) {
+	var log lockedBuffer
+	s := newServer(t, &enginetest.Host{}, Options{Images: []string{"data", "nosuch", "data"}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	b, err := json.Marshal(s.tool.InputSchema.(object)["properties"].(object)["image"].(object)["enum"])
+	if err != nil || string(b) != `["data","nosuch"]` {
+		t.Errorf("%s, %v", b, err)
+	}
+	if got := log.String(); !strings.Contains(got, "image=nosuch") || strings.Contains(got, "image=data") {
+		t.Errorf("the owner is told %q", got)
 	}
 }
 
