@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"sync"
 	"time"
 
@@ -193,6 +194,9 @@ func (c *conn) take(l line) (jsonrpc.Message, error) {
 	case l.data[0] == '[':
 		return nil, c.refuse(jsonrpc.ID{}, jsonrpc.CodeInvalidRequest, "a batch: send its messages one by one")
 	}
+	if !exact(l.data) {
+		return nil, c.refuse(jsonrpc.ID{}, jsonrpc.CodeInvalidRequest, "an id that is a number and no whole one up to 2^53")
+	}
 	m, err := jsonrpc.DecodeMessage(l.data)
 	if err != nil {
 		return nil, c.refuse(jsonrpc.ID{}, jsonrpc.CodeInvalidRequest, "JSON that is no message of JSON-RPC 2.0")
@@ -205,6 +209,22 @@ func (c *conn) take(l line) (jsonrpc.Message, error) {
 		return nil, c.refuse(r.ID, codeBusy, why)
 	}
 	return m, nil
+}
+
+// maxID is the largest number of an id that the SDK answers as it is.
+const maxID = 1 << 53
+
+// exact tells whether the id of a message, if it is a number, is one that comes back as
+// it is.
+func exact(message []byte) bool {
+	var m struct {
+		ID json.RawMessage `json:"id"`
+	}
+	if err := json.Unmarshal(message, &m); err != nil || len(m.ID) == 0 || m.ID[0] != '-' && (m.ID[0] < '0' || m.ID[0] > '9') {
+		return true // no number; whether it is a message is the SDK's affair
+	}
+	n, err := strconv.ParseInt(string(m.ID), 10, 64)
+	return err == nil && -maxID <= n && n <= maxID
 }
 
 // admit takes note of a call, or says why there is no room for it. One whose id is in

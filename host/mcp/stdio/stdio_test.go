@@ -309,3 +309,29 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestIDs: an id comes back as it is, or the message is refused.
+func TestIDs(t *testing.T) {
+	for id, ok := range map[string]bool{
+		`1`: true, `-7`: true, `9007199254740992`: true, `"a"`: true, `""`: true,
+		`1.5`: false, `1e300`: false, `9007199254740993`: false, `-9007199254740993`: false, `99999999999999999999`: false, `1e2`: false,
+	} {
+		p := connect(t, time.Minute)
+		p.send(true, `{"jsonrpc":"2.0","id":`+id+`,"method":"ping"}`)
+		if !ok {
+			go p.read()
+			if a := p.answer(); fmt.Sprint(a["error"].(map[string]any)["code"]) != "-32600" || a["id"] != nil {
+				t.Errorf("%s: %v", id, a)
+			}
+			continue
+		}
+		m, err := p.read()
+		if err != nil {
+			t.Errorf("%s: %v", id, err)
+			continue
+		}
+		if b, err := json.Marshal(m.(*jsonrpc.Request).ID.Raw()); err != nil || string(b) != id {
+			t.Errorf("%s came as %s, %v", id, b, err)
+		}
+	}
+}
