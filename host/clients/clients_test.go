@@ -273,7 +273,7 @@ func TestUrgentAreBounded(t *testing.T) {
 
 // TestBusyIsAnswered: whoever there is no room for is told so, however many come.
 func TestBusyIsAnswered(t *testing.T) {
-	s := serve(t, tcp(t), Options{Requests: 1, Reserve: 3})
+	s := serve(t, tcp(t), Options{Requests: 1, Reserve: 3, Grace: bound})
 	s.dial().send("/wait")
 	<-s.entered
 	var all sync.WaitGroup

@@ -331,22 +331,25 @@ func TestSlowReplay(t *testing.T) {
 			}))
 			s.h.times.deliver = 300 * time.Millisecond
 			const body = `{"id": "mine", "program": {"text": "x"}}`
-			ask := func() {
+			ask := func() net.Conn {
 				c, err := (&net.Dialer{Timeout: bound}).DialContext(t.Context(), "unix", s.socket)
 				if err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { c.Close() })
 				fmt.Fprintf(c, "POST /v1/runs HTTP/1.1\r\nHost: x\r\nAccept: %s\r\nContent-Length: %d\r\n\r\n%s", accept, len(body), body)
+				return c
 			}
 			var first sync.WaitGroup
-			first.Go(func() { s.ask("POST", api.PathRuns, body) }) // which reads
+			c := ask()
+			first.Go(func() { io.Copy(io.Discard, c) }) // it reads, but may be slow for that time
 			<-begun
 			ask() // while it goes on
 			await(t, func() bool { s.h.mu.Lock(); defer s.h.mu.Unlock(); return len(s.h.writers) == 2 })
 			close(end)
-			first.Wait()
 			await(t, func() bool { return !s.h.Delivering() })
+			c.Close()
+			first.Wait()
 			ask() // once it has ended
 			await(t, func() bool { return s.h.Delivering() })
 			await(t, func() bool { return !s.h.Delivering() })
