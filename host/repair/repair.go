@@ -142,9 +142,13 @@ func attend(ctx context.Context, prepared <-chan struct{}, done <-chan result) r
 	select {
 	case r := <-done:
 		return r
-	case <-ctx.Done():
-		return result{err: errInterrupted}
 	case <-prepared:
+	case <-ctx.Done():
+		select {
+		case <-prepared:
+		default:
+			return result{err: errInterrupted}
+		}
 	}
 	select {
 	case r := <-done:
@@ -164,6 +168,9 @@ func attend(ctx context.Context, prepared <-chan struct{}, done <-chan result) r
 // run carries the command out, and says when it is prepared.
 func (c Command) run(ctx context.Context, w World, prepared func()) (int, error) {
 	j, err := c.prepare(ctx, w)
+	if err == nil {
+		err = context.Cause(ctx) // nobody may be waiting any more
+	}
 	if err != nil {
 		return 0, err
 	}
