@@ -293,23 +293,18 @@ ifeq ($(HOST),darwin)
 E2E = ./vm/vz ./python ./docs
 endif
 # Clients of the Model Context Protocol that are not ours.
-MCPCLIENTS = .work/mcp-clients
-.PHONY: mcp-clients
-mcp-clients:
-ifneq ($(HOST),darwin)
-	@scripts/mcp-clients >/dev/null
-endif
+MCPCLIENTS = $(if $(filter darwin,$(HOST)),,$$(scripts/mcp-clients))
 
 .PHONY: e2e
-e2e: mcp-clients
+e2e:
 	@for p in $(E2E); do go test -tags pyboxtest -list E2E $$p | grep -q '^TestE2E' || \
 		{ echo "$$p has no end-to-end test: was one renamed?" >&2; exit 1; }; done
-	@scripts/vm-possible || exit 0; \
+	@scripts/vm-possible || exit 0; clients=$(MCPCLIENTS) || exit 1; \
 		$(TESTENV) PYBOX_E2E=1 PYBOX_TEST_BUNDLE=$(CURDIR)/$(TESTBUNDLE) PYBOX_TEST_COMMAND=$(CURDIR)/bin/pybox \
 		PYBOX_TEST_FOREIGN_BUNDLE=$(if $(FOREIGN),$(CURDIR)/.work/testbundle-$(FOREIGN)) \
 		PYBOX_TEST_CLOUD_BUNDLE=$(CURDIR)/$(CLOUDBUNDLE) \
 		PYBOX_TEST_DATA_BUNDLE=$(CURDIR)/$(DATABUNDLE) \
-		PYBOX_TEST_MCP_CLIENTS=$(CURDIR)/$(MCPCLIENTS) \
+		PYBOX_TEST_MCP_CLIENTS="$$clients" \
 		PYBOX_TEST_FOREIGN_CLOUD_BUNDLE=$(if $(FOREIGN),$(CURDIR)/.work/cloudbundle-$(FOREIGN)) \
 		go test -race -tags pyboxtest -count=1 -p 3 -timeout 45m -run E2E $(TESTEXEC) $(E2EFLAGS) $(E2E)
 

@@ -251,6 +251,34 @@ func TestVMPossible(t *testing.T) {
 	}
 }
 
+// TestMCPClients installs the clients once, and none when that fails.
+func TestMCPClients(t *testing.T) {
+	m := newMac(t)
+	for _, tool := range []string{"cp", "cut", "mktemp", "mv", "rm"} {
+		m.link(t, tool)
+	}
+	m.fake(t, "shasum", `cat >/dev/null; echo 0123456789abcdef0123456789abcdef0123 -`)
+	cache := filepath.Join(t.TempDir(), "cache")
+	m.env = append(m.env, "PYBOX_CACHE="+cache)
+	m.fake(t, "npm", `echo "no network" >&2; exit 1`)
+	out, code := m.run(t, "mcp-clients")
+	if left, err := os.ReadDir(filepath.Join(cache, "mcp-clients")); code == 0 || !strings.Contains(out, "no network") || err != nil || len(left) != 0 {
+		t.Errorf("npm failed: exit code %d, %s%v, %v", code, out, left, err)
+	}
+	to := filepath.Join(cache, "mcp-clients", "0123456789abcdef0123456789abcdef-arm64")
+	for _, npm := range []string{`mkdir node_modules`, `exit 1`} { // the second time there is nothing to do
+		m.fake(t, "npm", npm)
+		if out, code := m.run(t, "mcp-clients"); code != 0 || out != to+"\n" {
+			t.Errorf("exit code %d, %s", code, out)
+		}
+	}
+	for _, name := range []string{"node_modules", "package.json", "package-lock.json"} {
+		if _, err := os.Stat(filepath.Join(to, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestStage runs steps of the build without GNU's timeout(1).
 func TestStage(t *testing.T) {
 	m := newMac(t)

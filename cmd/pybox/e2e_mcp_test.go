@@ -9,10 +9,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -75,7 +75,7 @@ func testMCPClient(t *testing.T, p *person, args ...string) {
 	dir, node := mcpClients(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, node, append([]string{"../../host/mcp/clients/client.mjs", dir}, args...)...)
+	cmd := exec.CommandContext(ctx, node, append([]string{"../../host/mcp/testclients/client.mjs", dir}, args...)...)
 	cmd.Env = p.command().Env
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -189,13 +189,7 @@ func keysOf(m map[string]json.RawMessage) func(func(string) bool) {
 
 // testMCPOverHTTP serves on a port, and has the same client use it.
 func testMCPOverHTTP(t *testing.T, p *person) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
-	server := p.command("mcp", "--http", address)
+	server := p.command("mcp", "--http", "127.0.0.1:0")
 	stderr, err := server.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -205,14 +199,15 @@ func testMCPOverHTTP(t *testing.T, p *person) {
 	}
 	defer server.Process.Kill()
 	line, err := bufio.NewReader(stderr).ReadString('\n')
-	if err != nil || !strings.Contains(line, "http://"+address+"/mcp") {
+	address := regexp.MustCompile(`http://127\.0\.0\.1:[1-9]\d*/mcp`).FindString(line)
+	if err != nil || address == "" {
 		t.Fatalf("%q, %v", line, err)
 	}
 	file := filepath.Join(p.home, mcpToken)
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 || strings.Contains(line, strings.TrimSpace(string(mustRead(t, file)))) {
 		t.Errorf("the token's file: %v, %v; said: %q", st, err, line)
 	}
-	testMCPClient(t, p, "http", "http://"+address+"/mcp", strings.TrimSpace(string(mustRead(t, file))))
+	testMCPClient(t, p, "http", address, strings.TrimSpace(string(mustRead(t, file))))
 	server.Process.Signal(syscall.SIGTERM)
 	if err := server.Wait(); err != nil {
 		t.Errorf("it did not stop well: %v", err)
