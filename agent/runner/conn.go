@@ -38,15 +38,18 @@ type Conn struct {
 	from func([]byte) (n, pid int, err error)
 	// offer sends a message with the end of a new pipe, and gives the other: the init
 	// moves the bytes of a file on from there without looking at them.
-	offer   func(message []byte, size int64) (*os.File, error)
-	buf     []byte
-	lost    error // why no call can be made any more
+	offer func(message []byte, size int64) (*os.File, error)
+	// unread tells how many bytes of such a pipe were not taken yet.
+	unread  func(*os.File) (int, error)
+	buf     []byte        // for the pieces of files, until Go
+	step    time.Duration // stepTimeout, but in tests
+	lost    error         // why no call can be made any more
 	started chan int
 	ended   chan Status
 }
 
-func newConn(c net.Conn, from func([]byte) (n, pid int, err error), offer func([]byte, int64) (*os.File, error)) *Conn {
-	return &Conn{conn: c, from: from, offer: offer, started: make(chan int, 1), ended: make(chan Status, 1)}
+func newConn(c net.Conn) *Conn {
+	return &Conn{conn: c, step: stepTimeout, started: make(chan int, 1), ended: make(chan Status, 1)}
 }
 
 // WriteFile makes the file name of the working folder, with the permission bits
@@ -63,13 +66,7 @@ func (c *Conn) WriteFile(ctx context.Context, name string, mode fs.FileMode, siz
 	}
 	var answer report
 	err := c.within(ctx, func() (err error) {
-		if err = c.sendFile(ctx, encodeFile(name, mode, size), size, r); err != nil {
-			return err
-		}
-		err = c.timed(func() (err error) {
-			answer, err = c.expect(msgAnswer)
-			return err
-		})
+		answer, err = c.sendFile(ctx, encodeFile(name, mode, size), size, r)
 		if err == nil && answer.errno == 0 && answer.written != size {
 			err = fmt.Errorf("%w: %d of %d bytes written", ErrProtocol, answer.written, size)
 		}
@@ -81,18 +78,39 @@ func (c *Conn) WriteFile(ctx context.Context, name string, mode fs.FileMode, siz
 	return fileError(name, answer.errno)
 }
 
-// sendFile sends the message that begins a file, and its bytes through a pipe.
-func (c *Conn) sendFile(ctx context.Context, message []byte, size int64, r io.Reader) error {
+// sendFile sends the message that begins a file, and its bytes through a pipe, and
+// gives the answer. What is in the pipe is not charged to the box: an init that answers
+// and has not taken it would keep memory of the guest, with each file more.
+func (c *Conn) sendFile(ctx context.Context, message []byte, size int64, r io.Reader) (answer report, err error) {
 	var pipe *os.File
-	err := c.timed(func() (err error) {
+	err = c.timed(func() (err error) {
 		pipe, err = c.offer(message, size)
 		return c.explain(err)
 	})
 	if err != nil {
-		return err
+		return answer, err
 	}
 	defer pipe.Close()
 	defer context.AfterFunc(ctx, func() { expire(pipe) })()
+	if err = c.fill(pipe, size, r); err != nil {
+		return answer, err
+	}
+	err = c.timed(func() (err error) {
+		answer, err = c.expect(msgAnswer)
+		return err
+	})
+	if err != nil {
+		return answer, err
+	}
+	left, err := c.unread(pipe)
+	if err == nil && left > 0 {
+		err = fmt.Errorf("%w: an answer with %d bytes of the file not taken", ErrProtocol, left)
+	}
+	return answer, err
+}
+
+// fill writes the bytes of a file into its pipe.
+func (c *Conn) fill(pipe *os.File, size int64, r io.Reader) error {
 	c.buf = slices.Grow(c.buf[:0], int(min(size, pipeBytes)))
 	b := c.buf[:cap(c.buf)]
 	for left := size; left > 0; {
@@ -103,10 +121,11 @@ func (c *Conn) sendFile(ctx context.Context, message []byte, size int64, r io.Re
 		if err != nil {
 			return err
 		}
-		if err := timed(pipe, func() error {
+		err = c.timed(func() error {
 			_, err := pipe.Write(b[:n])
 			return c.explain(err)
-		}); err != nil {
+		}, pipe)
+		if err != nil {
 			return err
 		}
 		left -= int64(n)
@@ -150,6 +169,7 @@ func (c *Conn) Go(ctx context.Context) error {
 		return fmt.Errorf("start the program: %w", err)
 	}
 	c.lost = fmt.Errorf("%w: the program was started", ErrOrder)
+	c.buf = nil // the Conn stays as long as the box
 	go c.watch()
 	return nil
 }
@@ -210,8 +230,8 @@ func (c *Conn) within(ctx context.Context, exchange func() error) error {
 	if err == nil {
 		stop := context.AfterFunc(ctx, func() { expire(c.conn) })
 		err = exchange()
-		if !stop() {
-			err = context.Cause(ctx)
+		if !stop() || err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx) // not what it did to what was in progress
 		}
 	}
 	if err != nil {
@@ -224,14 +244,18 @@ func (c *Conn) within(ctx context.Context, exchange func() error) error {
 // nothing to do: a python3 of an image that takes nothing must not hold a run up.
 const stepTimeout = 30 * time.Second
 
-// timed runs one step of an exchange that waits for the init alone.
-func (c *Conn) timed(step func() error) error { return timed(c.conn, step) }
-
-func timed(on deadliner, step func() error) error {
-	late := time.AfterFunc(stepTimeout, func() { expire(on) })
+// timed runs one step of an exchange, which waits for the init alone: on the channel,
+// and on what else is given.
+func (c *Conn) timed(step func() error, others ...deadliner) error {
+	late := time.AfterFunc(c.step, func() {
+		expire(c.conn)
+		for _, on := range others {
+			expire(on)
+		}
+	})
 	err := step()
 	if !late.Stop() {
-		err = fmt.Errorf("%w: it did nothing for %v", ErrProtocol, stepTimeout)
+		err = fmt.Errorf("%w: it did nothing for %v", ErrProtocol, c.step)
 	}
 	return err
 }

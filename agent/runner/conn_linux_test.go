@@ -1,7 +1,10 @@
 package runner
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -103,7 +106,11 @@ func TestHostileAnswers(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			c, peer := playInit(t)
-			say(t, peer, test.answer)
+			go func() {
+				file := offered(t, peer)
+				_, _ = io.ReadFull(file, make([]byte, 3))
+				_, _ = peer.Write([]byte(test.answer))
+			}()
 			err := c.WriteFile(t.Context(), "f", 0o644, 3, strings.NewReader("abc"))
 			if !errors.Is(err, test.want) {
 				t.Errorf("%v, want %v", err, test.want)
@@ -111,6 +118,115 @@ func TestHostileAnswers(t *testing.T) {
 		})
 	}
 }
+
+// offered takes the next file that the agent offers, and closes its end with the test.
+func offered(t *testing.T, peer *net.UnixConn) *os.File {
+	for {
+		message, control := make([]byte, 1<<14), make([]byte, unix.CmsgSpace(4*3))
+		n, m, _, _, err := peer.ReadMsgUnix(message, control)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		var fds []int
+		if parsed, err := unix.ParseSocketControlMessage(control[:m]); err == nil && len(parsed) == 1 {
+			fds, _ = unix.ParseUnixRights(&parsed[0])
+		}
+		for _, fd := range fds {
+			f := os.NewFile(uintptr(fd), "of the agent")
+			t.Cleanup(func() { _ = f.Close() })
+			if message[:n][0] == msgFile {
+				return f
+			}
+		}
+	}
+}
+
+// An init that holds a file up is given up after its time, whatever it does instead of
+// taking the file.
+func TestFileHeldUp(t *testing.T) {
+	tests := map[string]func(peer *net.UnixConn, file *os.File){
+		"closes the pipe":       func(_ *net.UnixConn, file *os.File) { _ = file.Close() },
+		"takes nothing":         func(*net.UnixConn, *os.File) {},
+		"takes all, says none":  func(_ *net.UnixConn, file *os.File) { _, _ = io.Copy(io.Discard, file) },
+		"answers, takes a part": func(peer *net.UnixConn, file *os.File) { _, _ = peer.Write([]byte(le('A', 0, 3*pipeBytes, 0))) },
+	}
+	for name, play := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, peer := playInit(t)
+			c.step = time.Second
+			go func() {
+				file := offered(t, peer)
+				_, _ = file.Read(make([]byte, 1))
+				play(peer, file)
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			began, size := time.Now(), int64(3*pipeBytes)
+			err := c.WriteFile(ctx, "f", 0o644, size, io.LimitReader(manyBytes{}, size))
+			if took := time.Since(began); !errors.Is(err, ErrProtocol) || took > patience/2 {
+				t.Errorf("%v after %v", err, took)
+			}
+			if err := c.Go(ctx); !errors.Is(err, ErrOrder) {
+				t.Errorf("go: %v", err)
+			}
+		})
+	}
+}
+
+// What an init leaves in a pipe is not charged to its box: no answer counts before it
+// has taken all.
+func TestFileNotTaken(t *testing.T) {
+	for name, answer := range map[string]string{
+		"made":     le('A', 0, 10, 0),
+		"not made": le('A', uint32(syscall.ENOSPC), 0, 0),
+	} {
+		for taken := range 11 {
+			t.Run(fmt.Sprint(name, taken), func(t *testing.T) {
+				c, peer := playInit(t)
+				go func() {
+					file := offered(t, peer)
+					_, _ = io.ReadFull(file, make([]byte, taken))
+					_, _ = peer.Write([]byte(answer))
+				}()
+				err := c.WriteFile(t.Context(), "f", 0o644, 10, strings.NewReader("0123456789"))
+				if errors.Is(err, ErrProtocol) != (taken < 10) {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// lateContext has an end that only Err tells yet.
+type lateContext struct {
+	context.Context
+	over *bool
+}
+
+func (c lateContext) Err() error {
+	if *c.over {
+		return context.Canceled
+	}
+	return nil
+}
+
+// The end of a context is the error, not what it did to the reader first.
+func TestContextIsTheCause(t *testing.T) {
+	c, _ := playInit(t)
+	ctx := lateContext{t.Context(), new(bool)}
+	err := c.WriteFile(ctx, "f", 0o644, 3, readerFunc(func([]byte) (int, error) {
+		*ctx.over = true
+		return 0, net.ErrClosed
+	}))
+	if !errors.Is(err, context.Canceled) || errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 // Descriptors that a hostile init sends must not pile up in the agent.
 func TestDescriptorsAreDropped(t *testing.T) {

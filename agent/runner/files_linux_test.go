@@ -64,6 +64,36 @@ func TestFiles(t *testing.T) {
 		t.Errorf("%v %v", st.Mode(), err)
 	}
 	b.start("main.py", "print('ran')")
+	if n := cap(b.conn.buf); n > 0 {
+		t.Errorf("the program runs, and %d bytes are kept for files", n)
+	}
+	if r := b.finish(); r.out != "ran\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A Python that has no splice, before 3.10, takes files as well.
+func TestNoSplice(t *testing.T) {
+	whole := source
+	defer func() { source = whole }()
+	source = bytes.Replace(whole, []byte(`getattr(posix, "splice", None)`), []byte("None"), 1)
+	if bytes.Equal(source, whole) {
+		t.Fatal("the runner looks for splice in another way")
+	}
+	b := newBox(t, baseEnv, "main.py")
+	b.write("file", "x")
+	data := make([]byte, 3*pipeBytes+17)
+	_, _ = rand.Read(data)
+	for name, want := range map[string]error{"a/big": nil, "file": fs.ErrExist} {
+		err := b.conn.WriteFile(b.ctx(), name, 0o644, int64(len(data)), bytes.NewReader(data))
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got, err := os.ReadFile(filepath.Join(b.work, "a/big")); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("%d bytes of %d, or others: %v", len(got), len(data), err)
+	}
+	b.start("main.py", "print('ran')")
 	if r := b.finish(); r.out != "ran\n" {
 		t.Errorf("%+v", r)
 	}

@@ -195,8 +195,10 @@ func (l *Listener) accept(ctx context.Context, pid int, streams []*os.File) (*Co
 	} else if err != nil {
 		return nil, err
 	}
-	c := newConn(sock, func(b []byte) (int, int, error) { return readFrom(sock, b) },
-		func(b []byte, size int64) (*os.File, error) { return offer(sock, b, size) })
+	c := newConn(sock)
+	c.from = func(b []byte) (int, int, error) { return readFrom(sock, b) }
+	c.offer = func(b []byte, size int64) (*os.File, error) { return offer(sock, b, size) }
+	c.unread = unread
 	return c, c.within(ctx, func() error {
 		if err := checkPeer(sock, pid); err != nil {
 			return err
@@ -221,21 +223,25 @@ func offer(sock *net.UnixConn, message []byte, size int64) (*os.File, error) {
 	}
 	defer r.Close()
 	if size > smallPipe {
-		_, err = withFD(w, func(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeBytes) })
+		// It is faster so, and works as well without.
+		_, _ = withFD(w, func(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeBytes) })
 	}
-	if err == nil {
-		_, err = withFD(r, func(fd int) (struct{}, error) {
-			err := unix.SetNonblock(fd, false)
-			if err == nil {
-				_, _, err = sock.WriteMsgUnix(message, unix.UnixRights(fd), nil)
-			}
-			return struct{}{}, err
-		})
-	}
+	_, err = withFD(r, func(fd int) (struct{}, error) {
+		err := unix.SetNonblock(fd, false)
+		if err == nil {
+			_, _, err = sock.WriteMsgUnix(message, unix.UnixRights(fd), nil)
+		}
+		return struct{}{}, err
+	})
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
+}
+
+// unread tells how many bytes are in a pipe: pipe(7).
+func unread(pipe *os.File) (int, error) {
+	return withFD(pipe, func(fd int) (int, error) { return unix.IoctlGetInt(fd, unix.TIOCINQ) })
 }
 
 // nameSenders makes the kernel say who sends each message: see readFrom.
