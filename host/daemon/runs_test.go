@@ -623,3 +623,51 @@ func TestAgain(t *testing.T) {
 		t.Errorf("another request: %v", err)
 	}
 }
+
+// TestUntakenRunIsInUse: what a run gave waits for its client as the files do that it left.
+func TestUntakenRunIsInUse(t *testing.T) {
+	r := run(t, options(t, &daemontest.Agent{}))
+	r.start()
+	req := api.RunRequest{ID: "mine", Program: source("print hello\nwait\n")}
+	ctx, cancel := context.WithCancel(r.ctx())
+	defer cancel()
+	_, err := r.client.Run(ctx, req, func(e api.Event) error {
+		if e.Event == api.EventStarted {
+			cancel()
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if err := r.client.CancelRun(r.ctx(), "mine"); err != nil {
+		t.Fatal(err)
+	}
+	within := r.ctx()
+	for { // until the run has ended
+		_, err := stopIfIdle(r)
+		var p *api.Problem
+		if !errors.As(err, &p) || p.Type != api.ProblemInUse {
+			t.Fatalf("the VM is not in use: %v", err)
+		}
+		if strings.Contains(p.Detail, "waits for the clients") {
+			break
+		}
+		if within.Err() != nil {
+			t.Fatalf("it is in use otherwise: %s", p.Detail)
+		}
+	}
+	if out, _, err := r.exec(req); err != nil || out != "hello\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	for { // until its answer is known to be delivered
+		_, err := stopIfIdle(r)
+		if err == nil {
+			return
+		}
+		var p *api.Problem
+		if !errors.As(err, &p) || p.Type != api.ProblemInUse || within.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}

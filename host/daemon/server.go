@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/recall"
 	"github.com/pybox/pybox/host/reply"
 	"github.com/pybox/pybox/host/spool"
 )
@@ -193,6 +194,9 @@ func (d *Daemon) useLocked() string {
 		return fmt.Sprintf("a stored file waits for its run, which it does for %v at most", spool.Forget)
 	case forRuns > 0:
 		return fmt.Sprintf("%d stored files wait for their runs, which they do for %v at most", forRuns, spool.Forget)
+	}
+	if n := d.runs.Untaken(); n > 0 {
+		return fmt.Sprintf("what %d runs gave waits for the clients that chose their ids, which it does for %v at most", n, recall.Keep)
 	}
 	return ""
 }

@@ -359,8 +359,21 @@ func (r *Record) changed() {
 	r.change = make(chan struct{})
 }
 
-// Delivered says that a client has had the ids of the files that the run left: they are
-// no more forgotten with the record.
+// Untaken is how many runs have ended whose receipts no client has had.
+func (s *Store) Untaken() (n int) {
+	s.mu.Lock()
+	defer s.unlock()
+	now := s.now()
+	for _, r := range s.all {
+		if r.end != nil && !r.delivered && now.Before(r.until) {
+			n++
+		}
+	}
+	return n
+}
+
+// Delivered says that a client has had the receipt, and with it the ids of the files that
+// the run left: they are no more forgotten with the record.
 func (r *Record) Delivered() {
 	r.s.mu.Lock()
 	defer r.s.unlock()

@@ -141,10 +141,16 @@ func TestForgets(t *testing.T) {
 	kept.Release()
 	running := s.begin("c", 1)
 	s.at = s.at.Add(Keep - 1)
+	if n := s.Untaken(); n != 1 {
+		t.Errorf("%d wait for their clients", n)
+	}
 	if !s.has("a") || !s.has("b") || !s.has("c") {
 		t.Error("one is gone too early")
 	}
 	s.at = s.at.Add(1)
+	if n := s.Untaken(); n != 0 {
+		t.Errorf("%d still wait for their clients", n)
+	}
 	s.Sweep()
 	if s.has("a") || s.has("b") || !s.has("c") {
 		t.Error("one is there for too long, or one is gone that goes on")

@@ -156,6 +156,10 @@ func New(o Options) *Handler {
 // kept for what nobody asks for.
 func (h *Handler) Sweep() { h.records.Sweep() }
 
+// Untaken is how many runs have ended that are remembered and whose receipts no client has
+// had yet.
+func (h *Handler) Untaken() int { return h.records.Untaken() }
+
 // Routes are the handlers by their patterns, as http.ServeMux takes them.
 func (h *Handler) Routes() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
