@@ -56,7 +56,8 @@ class TestHostile(Case):
                 self.assertEqual(len(self.fake.requests), 10)
             else:
                 self.expect(BadAnswer, media)
-        self.fake.run = lambda _, answer: answer.whole(500, b"x" * (17 << 20), "application/problem+json")
+        self.fake.run = lambda _, answer: answer.whole(500, b"x" * ((1 << 20) + 1), "application/problem+json")
+        self.patch("pybox._wire._MAX_ANSWER", 1 << 20)
         self.expect(BadAnswer, "longer than any problem")
 
     def events(self, *events: Any) -> None:
@@ -69,6 +70,8 @@ class TestHostile(Case):
         self.fake.run = run
 
     def test_no_events(self) -> None:
+        self.patch("pybox._run._MAX_LINE", 1 << 20)
+        self.patch("pybox._run._MAX_OUTPUT", 1 << 20)
         accepted = {"event": "accepted", "id": "5319e024"}
         good = {"event": "receipt", "receipt": receipt()}
         for why, events in {
@@ -78,8 +81,8 @@ class TestHostile(Case):
             "too deep": [b"[" * 100_000 + b"\n"],
             "a number that is none": [b'{"event":"sample","ms":NaN}\n'],
             "an infinite number": [b'{"event":"sample","ms":1e999}\n'],
-            "a number of any length": [b'{"event":"sample","ms":' + b"9" * 1_000_000 + b"}\n"],
-            "too long a line": [b" " * (9 << 20) + b"\n"],
+            "a number of any length": [b'{"event":"sample","ms":' + b"9" * 100_000 + b"}\n"],
+            "too long a line": [b" " * ((1 << 20) + 1) + b"\n"],
             "no name": [{"evnt": "accepted"}],
             "a name that is none": [{"event": ["accepted"]}],
             "no id": [{"event": "accepted"}],
@@ -100,7 +103,7 @@ class TestHostile(Case):
             "output twice": [accepted, {"event": "output", "stream": "stdout", "text": "x", "base64": "eA=="}],
             "no base64": [accepted, {"event": "output", "stream": "stdout", "base64": "e\nA=="}],
             "half a surrogate pair": [accepted, b'{"event":"output","stream":"stdout","text":"\\ud83d"}\n'],
-            "too much output": [accepted, *[output(b"x" * (6 << 20))] * 6],
+            "too much output": [accepted, *[output(b"x" * (1 << 18))] * 5],
             "less output than the receipt has": [accepted, {"event": "receipt", "receipt": receipt(stdout=b"x")}],
             "more output than the receipt has": [accepted, output(b"x"), good],
             "other output than the receipt has": [accepted, output(b"x"), {"event": "receipt", "receipt": receipt(stdout=b"y")}],
