@@ -62,9 +62,12 @@ func TestScansAreBounded(t *testing.T) {
 		"65 scans of little": {scans(64, 64, 1, 65), ErrLimit},
 		"four colours":       {scans(4096, 2048, 4, 1), ErrLimit},
 	} {
-		if _, err := NewMaker().Make(t.Context(), c.b); !errors.Is(err, c.want) {
+		if _, err := check(JPEG, c.b); !errors.Is(err, c.want) {
 			t.Errorf("%s, %d bytes: %v, want %v", name, len(c.b), err, c.want)
 		}
+	}
+	if _, err := NewMaker().Make(t.Context(), scans(64, 64, 1, 65)); !errors.Is(err, ErrLimit) {
+		t.Errorf("nobody checks: %v", err)
 	}
 	if _, err := jpeg.Decode(bytes.NewReader(scans(64, 64, 1, 1000))); err != nil {
 		t.Errorf("what is refused is no JPEG at all: %v", err)
@@ -87,17 +90,24 @@ func TestDecodingEnds(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded: the largest images take no more than it says at Maker.
+// TestMemoryIsBounded: decoding takes no more than it says at MaxPixels.
 func TestMemoryIsBounded(t *testing.T) {
-	for name, b := range map[string][]byte{"three colours": scans(4096, 2048, 3, 1), "four colours": scans(2048, 2048, 4, 1)} {
+	const w, h = 1024, 512
+	for colours, most := range map[int]int{3: 20, 4: 2 * 20} {
+		b := scans(w, h, colours, 1)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		if _, err := NewMaker().Make(t.Context(), b); err != nil {
-			t.Errorf("%s: %v", name, err)
+		if _, err := decode(t.Context(), JPEG, b); err != nil {
+			t.Errorf("%d colours: %v", colours, err)
 		}
 		runtime.ReadMemStats(&after)
-		if got := (after.TotalAlloc - before.TotalAlloc) >> 20; got > 180 { // 160, and the smaller images
-			t.Errorf("%s: %d MiB", name, got)
+		if got := int(after.TotalAlloc-before.TotalAlloc) / (w * h); got > most {
+			t.Errorf("%d colours: %d bytes a pixel, want at most %d", colours, got, most)
+		}
+	}
+	for n, want := range map[int]error{2048: nil, 2049: ErrLimit} {
+		if _, err := check(JPEG, scans(2048, n, 4, 1)); !errors.Is(err, want) {
+			t.Errorf("2048 x %d pixels of four colours: %v, want %v", n, err, want)
 		}
 	}
 }
