@@ -228,7 +228,7 @@ class TestSilence(Case):
 
     def test_a_daemon_that_does_not(self) -> None:
         self.patch("pybox._wire.SILENCE", 0.05)
-        self.patch("pybox._wire.QUICK", 1.0)
+        self.patch("pybox._wire.QUICK", 3.0)
         accepted, over = threading.Event(), threading.Event()
         self.addCleanup(over.set)
 
