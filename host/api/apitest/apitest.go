@@ -356,7 +356,9 @@ func (c *Checker) Handler(next http.Handler) http.Handler {
 		}{io.TeeReader(r.Body, body), r.Body}
 		out := &answer{ResponseWriter: w}
 		next.ServeHTTP(out, r)
-		if out.status == 0 && out.body.b.Len() == 0 && r.Context().Err() != nil {
+		request, cutRequest := body.kept()
+		given, cutAnswer := out.body.kept()
+		if out.status == 0 && len(given) == 0 && r.Context().Err() != nil {
 			return // nobody was there any more
 		}
 		e.Status, e.Header = out.status, out.Header()
@@ -366,23 +368,34 @@ func (c *Checker) Handler(next http.Handler) http.Handler {
 		if out.hijacked {
 			e.Status, e.Header = http.StatusSwitchingProtocols, http.Header{}
 		}
-		e.Request, e.Answer = body.b.Bytes(), out.body.b.Bytes()
-		e.Cut = body.cut || out.body.cut || out.failed
+		e.Request, e.Answer = request, given
+		e.Cut = cutRequest || cutAnswer || out.failed
 		c.Check(e)
 	})
 }
 
-// capture keeps the beginning of what is written.
+// capture keeps the beginning of what is written. It is safe for concurrent use: a server
+// may answer, and net/http's client show that, while the request is still being sent.
 type capture struct {
-	b   bytes.Buffer
-	cut bool
+	mu   sync.Mutex
+	b    bytes.Buffer
+	long bool
 }
 
 // Write implements io.Writer.
 func (c *capture) Write(b []byte) (int, error) {
-	c.cut = c.cut || c.b.Len()+len(b) > maxBody
-	if c.cut {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.long = c.long || c.b.Len()+len(b) > maxBody
+	if c.long {
 		return len(b), nil
 	}
 	return c.b.Write(b)
+}
+
+// kept is a copy of what is there by now, and whether that is less than was written.
+func (c *capture) kept() (b []byte, cut bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bytes.Clone(c.b.Bytes()), c.long
 }

@@ -29,9 +29,11 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	resp.Body = &answerBody{ReadCloser: resp.Body, done: func(answer *capture, whole bool) {
+		sent, cutRequest := body.kept()
+		given, cutAnswer := answer.kept()
 		t.c.Check(Exchange{
-			Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, RequestHeader: r.Header, Request: body.b.Bytes(),
-			Status: resp.StatusCode, Header: resp.Header, Answer: answer.b.Bytes(), Cut: !whole || answer.cut || body.cut,
+			Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, RequestHeader: r.Header, Request: sent,
+			Status: resp.StatusCode, Header: resp.Header, Answer: given, Cut: !whole || cutAnswer || cutRequest,
 		})
 	}}
 	return resp, nil
