@@ -25,6 +25,8 @@ const (
 	bodyWait  = 10 * time.Second
 	// discardBody bounds what is read of a body that is too large.
 	discardBody = 16 << 20
+	// discardStray bounds what is read of the body of a request that is no part of the API.
+	discardStray = 64 << 10
 )
 
 // problems turns the mux's own plain-text refusals (404, 405) into problem details.
@@ -48,6 +50,9 @@ func problems(mux *http.ServeMux) http.Handler {
 		if allow := probe.header.Get("Allow"); allow != "" {
 			w.Header().Set("Allow", allow)
 		}
+		// Else a client that is still sending a small body finds the connection closed, and
+		// not why.
+		reply.Discard(w, r, discardStray)
 		reply.Problem(w, &api.Problem{Type: api.ProblemNotFound, Title: http.StatusText(probe.code), Status: probe.code,
 			Detail: fmt.Sprintf("%s %.100q is not part of this API", r.Method, r.URL.Path)})
 	})
