@@ -183,8 +183,8 @@ func (b *Bound) touch(c *conn) {
 	b.changed.Signal()
 }
 
-// room makes room for one more connection, or waits for it; false: the listener is closed.
-func (b *Bound) room() bool {
+// add makes room for a new connection, or waits for it; nil: the listener is closed.
+func (b *Bound) add(raw net.Conn) *conn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for !b.closed && b.conns.Len() >= b.o.Requests+b.o.Reserve {
@@ -196,7 +196,12 @@ func (b *Bound) room() bool {
 		}
 		b.wait(c != nil, left)
 	}
-	return !b.closed
+	if b.closed {
+		return nil
+	}
+	c := &conn{Conn: raw, b: b, free: time.Now().Add(b.o.Grace)}
+	c.at = b.conns.PushBack(c)
+	return c
 }
 
 // wait waits for a change, or so long where that is bounded; the lock is held.
@@ -263,14 +268,11 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !l.b.room() {
+	c := l.b.add(raw)
+	if c == nil {
 		_ = raw.Close()
 		return nil, net.ErrClosed
 	}
-	l.b.mu.Lock()
-	defer l.b.mu.Unlock()
-	c := &conn{Conn: raw, b: l.b, free: time.Now().Add(l.b.o.Grace)}
-	c.at = l.b.conns.PushBack(c)
 	return c, nil
 }
 
