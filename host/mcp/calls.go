@@ -127,9 +127,9 @@ func (s *Server) order(req *sdk.CallToolRequest) (*order, error) {
 		return nil, err
 	}
 	if len(a.ReturnFiles) > 0 {
-		// All that there may be come back, so that those that were asked for are among
-		// them, whatever else the program writes.
-		limits.Files = max(limits.Files, p.Ceilings().Files)
+		// As many come back as a result can list, so that those that were asked for are
+		// among them, whatever else the program writes.
+		limits.Files = max(limits.Files, min(p.Ceilings().Files, maxAsked))
 	}
 	return &order{a, engine.Job{
 		Image: image, Program: engine.File{Data: []byte(*a.Code)}, Args: a.words(), Stdin: []byte(a.Stdin), Inputs: inputs,
