@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"time"
 	"unicode/utf8"
@@ -13,8 +14,7 @@ import (
 )
 
 const (
-	// maxText is what goes into a request as text. In JSON a byte of it can
-	// become six; more goes as base64.
+	// maxText is what goes into a request as text, in bytes; more goes as base64.
 	maxText = 64 << 10
 	// maxInputs bounds what all inputs inside a request have together; what is
 	// beyond it is stored first.
@@ -91,7 +91,7 @@ func (a *attempt) source(ctx context.Context, f File, store bool) (api.Source, e
 		}
 		a.stored = append(a.stored, stored.File)
 		s.File = stored.File
-	case len(f.Data) <= maxText && utf8.Valid(f.Data):
+	case asText(f.Data):
 		t := string(f.Data)
 		s.Text = &t
 	default:
@@ -99,6 +99,16 @@ func (a *attempt) source(ctx context.Context, f File, store bool) (api.Source, e
 		s.Base64 = &b
 	}
 	return s, nil
+}
+
+// asText tells what goes as text: not what JSON makes longer than base64 is, of which a
+// byte can become six. Many such contents together would be more than a request may have.
+func asText(b []byte) bool {
+	if len(b) > maxText || !utf8.Valid(b) {
+		return false
+	}
+	text, err := json.Marshal(string(b))
+	return err == nil && len(text) <= len(`""`)+base64.StdEncoding.EncodedLen(len(b))
 }
 
 // event takes an event of the run.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"io"
 	"strings"
@@ -183,5 +184,30 @@ func TestRunBoundsOutput(t *testing.T) {
 	}}
 	if _, err := engine.New(h, engine.Options{}).Run(t.Context(), engine.Job{}, nil); !errors.Is(err, api.ErrStream) {
 		t.Errorf("%v, want %v", err, api.ErrStream)
+	}
+}
+
+// TestRunOfWhatJSONMakesLong: contents of which JSON makes six times as much fit into a
+// request all the same, as many as go inside it.
+func TestRunOfWhatJSONMakesLong(t *testing.T) {
+	odd := strings.Repeat("<", 64<<10)
+	job := engine.Job{Program: engine.File{Data: []byte(strings.Repeat("\x01", 1<<20))}, Stdin: []byte(strings.Repeat("&", 1<<20))}
+	for i := range 20 {
+		job.Inputs = append(job.Inputs, engine.File{Name: string(rune('a' + i)), Data: []byte(odd)})
+	}
+	h := &enginetest.Host{Program: func(_ context.Context, r *enginetest.Run) error {
+		b, err := json.Marshal(r.Request)
+		if err != nil || len(b) > 8<<20 {
+			t.Errorf("the request has %d bytes, %v", len(b), err)
+		}
+		for _, in := range r.Request.Inputs {
+			if way, data := content(r, in.Source); data != odd || way == "text" {
+				t.Errorf("%s went as %s with %d bytes", in.Name, way, len(data))
+			}
+		}
+		return nil
+	}}
+	if _, err := engine.New(h, engine.Options{}).Run(t.Context(), job, nil); err != nil {
+		t.Fatal(err)
 	}
 }
