@@ -97,6 +97,9 @@ func (b *Bound) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := r.Context().Value(key{}).(*conn)
 		b.used(c)
+		if r.Method != http.MethodPost && r.Method != http.MethodPut { // nobody reads a body
+			b.rest(c, w, r) // net/http looks for it before it sends an answer that is not small
+		}
 		defer b.rest(c, w, r)
 		place := b.place(r)
 		if place == nil {
@@ -141,7 +144,7 @@ func (b *Bound) refuse(c *conn, w http.ResponseWriter, r *http.Request) {
 	b.unused(c, takeWait)
 }
 
-// rest bounds what is left to do about a request whose handler has returned.
+// rest bounds what is still to come of a request whose body nobody reads, or any more.
 func (b *Bound) rest(c *conn, w http.ResponseWriter, r *http.Request) {
 	b.mu.Lock()
 	taken := c.taken

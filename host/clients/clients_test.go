@@ -46,7 +46,9 @@ func serve(t *testing.T, l net.Listener, o Options) *served {
 			s.entered <- struct{}{}
 			<-s.done
 		}
-		io.WriteString(w, "done")
+		if r.Method == http.MethodGet {
+			io.WriteString(w, strings.Repeat("done", 1<<10)) // more than net/http keeps
+		}
 	}))
 	s.srv = &http.Server{ReadTimeout: bound, IdleTimeout: bound, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/stranger" {
@@ -246,6 +248,10 @@ func TestBodies(t *testing.T) {
 				c.send("/urgent")
 				if code := c.answer(); code != http.StatusOK || time.Since(began) > bound/2 {
 					t.Errorf("the status %d after %v", code, time.Since(began))
+				}
+				began = time.Now()
+				if err := s.srv.Shutdown(t.Context()); err != nil || time.Since(began) > bound/4 {
+					t.Errorf("%v, it ended after %v", err, time.Since(began))
 				}
 			})
 		}
