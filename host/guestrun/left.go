@@ -102,9 +102,12 @@ func (l *returning) inFile(name string) bool {
 	return false
 }
 
-// data takes a piece of the last file.
-func (l *returning) data(b []byte) error {
+// data takes a piece of the last file; bulk tells that it came over the connection for
+// large files.
+func (l *returning) data(b []byte, bulk bool) error {
 	switch n := int64(len(b)); {
+	case l.rest > 0 && bulk != l.files[len(l.files)-1].GetBulk():
+		return broken("bytes of a file in another way than was said")
 	case n > l.rest:
 		return broken("more bytes of a file than it has")
 	case n < api.MinLeftPiece && n < l.rest:

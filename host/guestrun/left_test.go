@@ -505,7 +505,7 @@ func TestOrderOfFiles(t *testing.T) {
 	for name, events := range good {
 		o := newOrder(start)
 		for i, m := range append(before[:3:3], events...) {
-			if err := errors.Join(api.Validate(m), o.next(m)); err != nil {
+			if err := errors.Join(api.Validate(m), o.next(m, false)); err != nil {
 				t.Errorf("%s: event %d: %v", name, i, err)
 			}
 		}
@@ -514,7 +514,7 @@ func TestOrderOfFiles(t *testing.T) {
 		o := newOrder(start)
 		all := append(before[:3:3], events...)
 		for i, m := range all {
-			err := o.next(m)
+			err := o.next(m, false)
 			if last := i == len(all)-1; last != (err != nil) || last && !errors.Is(err, api.ErrInvalid) {
 				t.Errorf("%s: event %d of %d: %v", name, i+1, len(all), err)
 			}
@@ -528,7 +528,7 @@ func TestOrderOfFiles(t *testing.T) {
 	} {
 		o := newOrder(start)
 		for i, m := range events {
-			if err := o.next(m); (err != nil) != (i == len(events)-1) {
+			if err := o.next(m, false); (err != nil) != (i == len(events)-1) {
 				t.Errorf("%s: event %d: %v", name, i, err)
 			}
 		}
@@ -536,11 +536,11 @@ func TestOrderOfFiles(t *testing.T) {
 	start.Collect = false
 	o := newOrder(start)
 	for _, m := range before {
-		if err := o.next(m); err != nil {
+		if err := o.next(m, false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := o.next(one); !errors.Is(err, api.ErrInvalid) {
+	if err := o.next(one, false); !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("a file that was not asked for: %v", err)
 	}
 }
@@ -580,7 +580,7 @@ func FuzzOrderOfFiles(f *testing.F) {
 		start.Files, start.FilesBytes = 4, 300
 		o := newOrder(start)
 		for _, m := range (list{admitted(), started(), exited(0)}) {
-			if err := o.next(m); err != nil {
+			if err := o.next(m, false); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -591,7 +591,7 @@ func FuzzOrderOfFiles(f *testing.F) {
 				size = int64(sizes[i])
 			}
 			m := leftFile(name, size)
-			if api.Validate(m) != nil || o.next(m) != nil {
+			if api.Validate(m) != nil || o.next(m, false) != nil {
 				return
 			}
 			seen++
@@ -601,7 +601,7 @@ func FuzzOrderOfFiles(f *testing.F) {
 			}
 			last = name
 			if size > 0 {
-				if err := o.next(leftData(int(size))); err != nil {
+				if err := o.next(leftData(int(size)), false); err != nil {
 					t.Fatal(err)
 				}
 			}

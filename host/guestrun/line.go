@@ -120,20 +120,25 @@ func (l *line) Write(b []byte) (int, error) {
 // file receives the bytes of a file, in pieces as they would come in the stream, and
 // gives each to pass until that returns false. It blocks while the guest sends nothing,
 // until the run's stream ends. Why not all came, the stream tells: the guest may have
-// cut the file.
-func (l *line) file(bytes int64, pass func(*agentv1.RunEvent) bool) bool {
+// cut the file. An error is that there is no connection, of which the guest knows
+// nothing.
+func (l *line) file(bytes int64, pass func(received) bool) (bool, error) {
 	c, err := l.open()
+	if err != nil {
+		return true, err
+	}
 	for err == nil && bytes > 0 {
 		b := l.buffer()[:min(bytes, leftPiece)]
 		if _, err = io.ReadFull(c, b); err != nil {
 			break
 		}
 		bytes -= int64(len(b))
-		if !pass(&agentv1.RunEvent{Event: &agentv1.RunEvent_LeftData{LeftData: b}}) {
-			return false
+		data := &agentv1.RunEvent{Event: &agentv1.RunEvent_LeftData{LeftData: b}}
+		if !pass(received{event: data, bulk: true}) {
+			return false, nil
 		}
 	}
-	return true
+	return true, nil
 }
 
 // dead tells whether an error of the line is but the end of the machine or of the run,

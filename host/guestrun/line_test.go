@@ -115,6 +115,43 @@ func TestNoLine(t *testing.T) {
 	})
 }
 
+// A guest that cannot be connected to for a large file that comes back keeps it, and the
+// run ends with the agent's record: the guest is well.
+func TestNoLineBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		no := errors.New("no room for a connection")
+		g := &lined{err: no, fakeGuest: newGuest(t, func(s *script) {
+			if !s.Begin() {
+				return
+			}
+			e, x := exitWith(0)
+			s.Exited(e, x)
+			s.Leave("a", []byte("small"))
+			s.LeaveFile(&agentv1.LeftFile{Name: "b", Bytes: 1 << 20})
+			<-s.Cancelled
+			r := s.Record(e, x, true)
+			r.Left.Complete = false
+			s.Finish(r)
+		})}
+		b := newBasket()
+		res, err := Run(t.Context(), g, collecting(b), nil, Options{})
+		if err != nil || res.GuestLost || len(g.Killed()) > 0 {
+			t.Fatalf("%v, %v, killed %q", err, res.Ending, g.Killed())
+		}
+		wantEnding(t, res, api.HowExited, api.ByProgram)
+		if took := res.Times.Ended.Sub(res.Times.Exited); took > 0 || res.Record == nil {
+			t.Errorf("it took %v, record %v", took, res.Record)
+		}
+		if len(res.Left) != 2 || res.Left[0].Err != nil || !errors.Is(res.Left[1].Err, no) {
+			t.Errorf("%+v", res.Left)
+		}
+		synctest.Wait()
+		if b.begun("b") && !b.discarded("b") {
+			t.Error("a part of a file is kept")
+		}
+	})
+}
+
 // Guests that do what they should not on the connection, or nothing, lose the run, and
 // in bounded time.
 func TestHostileLines(t *testing.T) {
@@ -141,6 +178,13 @@ func TestHostileLines(t *testing.T) {
 			r := s.Record(e, x, true)
 			r.Left.Complete = false
 			s.Finish(r)
+		}, 0},
+		"gives the rest in the stream": {func(_ *testing.T, s *script) {
+			s.LeaveFile(&agentv1.LeftFile{Name: "a", Bytes: 2 * api.MaxDataPiece})
+			s.LeaveData(make([]byte, api.MaxDataPiece))
+			s.CloseLine()
+			s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_LeftData{LeftData: make([]byte, api.MaxDataPiece)}})
+			s.Hang()
 		}, 0},
 		"more than was asked for": {func(_ *testing.T, s *script) {
 			s.Send(file(true, 1<<40))

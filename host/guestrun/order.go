@@ -57,9 +57,10 @@ func newOrder(start *agentv1.RunStart) *order {
 	return o
 }
 
-// next takes the next event. An error matches api.ErrInvalid: the guest broke
-// the protocol, and the event does not count.
-func (o *order) next(m *agentv1.RunEvent) error {
+// next takes the next event; bulk tells that it came over the connection for large
+// files. An error matches api.ErrInvalid: the guest broke the protocol, and the event
+// does not count.
+func (o *order) next(m *agentv1.RunEvent, bulk bool) error {
 	ok := false
 	switch e := m.GetEvent().(type) {
 	case *agentv1.RunEvent_Queued:
@@ -94,7 +95,7 @@ func (o *order) next(m *agentv1.RunEvent) error {
 			return o.left.file(o.start, e.LeftFile)
 		}
 	case *agentv1.RunEvent_LeftData:
-		return o.left.data(e.LeftData)
+		return o.left.data(e.LeftData, bulk)
 	case *agentv1.RunEvent_Record:
 		if o.phase < making || o.phase == ended {
 			break

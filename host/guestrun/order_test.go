@@ -81,7 +81,7 @@ func TestOrder(t *testing.T) {
 			if err := api.Validate(m); err != nil && len(m.GetOutput().GetData()) <= api.MaxOutputPiece {
 				t.Fatalf("%s: event %d: %v", name, i, err)
 			}
-			if err := o.next(m); err != nil {
+			if err := o.next(m, false); err != nil {
 				t.Errorf("%s: event %d: %v", name, i, err)
 			}
 		}
@@ -129,7 +129,7 @@ func TestOrder(t *testing.T) {
 	} {
 		o := newOrder(request().Start)
 		for i, m := range bad {
-			err := o.next(m)
+			err := o.next(m, false)
 			if last := i == len(bad)-1; last != (err != nil) || last && !errors.Is(err, api.ErrInvalid) {
 				t.Errorf("%s: event %d of %d: %v", name, i+1, len(bad), err)
 			}
@@ -172,11 +172,11 @@ func TestAgreeInputs(t *testing.T) {
 func TestOutputBeyondTheLimit(t *testing.T) {
 	o := newOrder(request().Start)
 	for _, m := range (list{admitted(), started(), output(1, "abc")}) {
-		if err := o.next(m); err != nil {
+		if err := o.next(m, false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := o.next(output(1, strings.Repeat("x", 1<<20))); !errors.Is(err, api.ErrInvalid) {
+	if err := o.next(output(1, strings.Repeat("x", 1<<20)), false); !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("%v, want ErrInvalid", err)
 	}
 	if got, want := o.received(1), (Received{Bytes: 3, SHA256: sha256.Sum256([]byte("abc"))}); got != want {
@@ -255,7 +255,7 @@ func FuzzOrder(f *testing.F) {
 		o := newOrder(collecting(nil).Start)
 		records := 0
 		for _, e := range events {
-			if err := o.next(e); err != nil {
+			if err := o.next(e, false); err != nil {
 				if !errors.Is(err, api.ErrInvalid) {
 					t.Errorf("%v does not match ErrInvalid", err)
 				}

@@ -81,9 +81,12 @@ type run struct {
 	err        error
 }
 
-// received is an event, or the end of the stream.
+// received is an event, the lack of a connection for the file that it began, or the end
+// of the stream.
 type received struct {
 	event *agentv1.RunEvent
+	bulk  bool // it came over the connection for large files
+	line  error
 	err   error
 }
 
@@ -124,10 +127,18 @@ func begin(ctx context.Context, g Guest, request Request, events func(*agentv1.R
 func (r *run) receive(st *stream) {
 	for {
 		m, err := st.Receive()
-		if !r.pass(received{m, err}) || err != nil {
+		if !r.pass(received{event: m, err: err}) || err != nil {
 			return
 		}
-		if f := m.GetLeftFile(); f.GetBulk() && !r.line.file(f.GetBytes(), func(m *agentv1.RunEvent) bool { return r.pass(received{event: m}) }) {
+		f := m.GetLeftFile()
+		if !f.GetBulk() {
+			continue
+		}
+		going, err := r.line.file(f.GetBytes(), r.pass)
+		if err != nil && !r.line.dead(err) {
+			going = r.pass(received{line: err})
+		}
+		if !going {
 			return
 		}
 	}
@@ -153,10 +164,13 @@ func (r *run) loop(ctx context.Context) {
 		}
 		select {
 		case m := <-from:
-			if m.err != nil {
+			switch {
+			case m.err != nil:
 				r.streamEnded(m.err)
-			} else {
-				r.event(m.event)
+			case m.line != nil:
+				r.lineFailed(m.line)
+			default:
+				r.event(m)
 			}
 		case err := <-r.sent:
 			r.sendEnded(err)
@@ -185,8 +199,9 @@ func (r *run) loop(ctx context.Context) {
 }
 
 // event takes one event.
-func (r *run) event(m *agentv1.RunEvent) {
-	if err := r.order.next(m); err != nil {
+func (r *run) event(from received) {
+	m := from.event
+	if err := r.order.next(m, from.bulk); err != nil {
 		r.distrust(err)
 		return
 	}
@@ -250,6 +265,14 @@ func (r *run) failFiles(err error) {
 	if r.err == nil {
 		r.err = err
 	}
+	r.cancel()
+}
+
+// lineFailed cancels a run whose large files cannot be fetched, which is no fault of
+// the guest: the agent would wait, and could not say how the run ended.
+func (r *run) lineFailed(err error) {
+	r.log.Warn("the large files that a program left cannot be fetched", "error", err)
+	r.shelf.stop(err)
 	r.cancel()
 }
 
@@ -427,7 +450,7 @@ func (r *run) leave() {
 		for {
 			select {
 			case m := <-r.received:
-				if m.err != nil || r.order.next(m.event) != nil {
+				if m.err != nil || m.line != nil || r.order.next(m.event, m.bulk) != nil {
 					return
 				}
 				if c := m.event.GetCleanup(); c != nil && later != nil {

@@ -392,6 +392,9 @@ func (s *Script) LeaveData(b []byte) {
 	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_LeftData{LeftData: b}})
 }
 
+// CloseLine ends the connection for large files.
+func (s *Script) CloseLine() { _ = s.line.Close() }
+
 // Exited says how the program ended.
 func (s *Script) Exited(e *agentv1.Ending, x *agentv1.Exit) {
 	s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Exited{Exited: &agentv1.Exited{Ending: e, Exit: x, AtNs: GoAt + 1}}})
