@@ -208,7 +208,7 @@ class Test3Client(Case):
         contents = ["я" * 33_000] * 30 + ["\0" * 60_000] * 30
         r = run_container(
             "import glob; print(sum(len(open(n, 'rb').read()) for n in glob.glob('in/*')))",
-            inputs=[(f"in/{n}", c) for n, c in enumerate(contents)], timeout_s=LONG,
+            inputs=[(f"in/{n}", c) for n, c in enumerate(contents)], timeout_s=LONG, max_files=64, max_files_bytes="16MiB",
         )  # fmt: skip
         self.assertEqual(r.stdout, f"{30 * 66_000 + 30 * 60_000}\n")
 
