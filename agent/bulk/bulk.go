@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/pybox/pybox/agent/api"
@@ -46,8 +47,11 @@ func (d *Desk) Open() *Line {
 	return l
 }
 
+// acceptAgain is how long Serve waits when there is no room for one more connection.
+const acceptAgain = 100 * time.Millisecond
+
 // Serve takes the connections of l until ctx ends, and returns nil then, or until l
-// fails. It closes l. What does not begin with the token of a line that waits is
+// fails. It closes l. A lack of room for a connection is no failure. What does not begin with the token of a line that waits is
 // closed, after api.HandshakeTimeout at the latest.
 func (d *Desk) Serve(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
@@ -59,6 +63,12 @@ func (d *Desk) Serve(ctx context.Context, l net.Listener) error {
 				_ = c.Close()
 			}
 			return nil
+		case noRoom(err):
+			select {
+			case <-time.After(acceptAgain):
+			case <-ctx.Done():
+			}
+			continue
 		case err != nil:
 			_ = l.Close()
 			return fmt.Errorf("serve the bytes of large files: %w", err)
@@ -69,6 +79,16 @@ func (d *Desk) Serve(ctx context.Context, l net.Listener) error {
 			}
 		}()
 	}
+}
+
+// noRoom tells whether a connection could not be taken for what may pass: see accept(2).
+func noRoom(err error) bool {
+	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // take gives a connection to the line that its token names, and reports whether there

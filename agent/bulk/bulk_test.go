@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -219,6 +220,45 @@ func TestLateConnection(t *testing.T) {
 		a, _ := net.Pipe()
 		if l.connect(a) {
 			t.Error("a closed line took a connection")
+		}
+	})
+}
+
+// crowded has no room for the first connections.
+type crowded struct {
+	pipes
+	errs []error
+}
+
+func (c *crowded) Accept() (net.Conn, error) {
+	if len(c.errs) == 0 {
+		return c.pipes.Accept()
+	}
+	err := c.errs[0]
+	c.errs = c.errs[1:]
+	return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", err)}
+}
+
+// A lack of room passes, and must not end the agent.
+func TestNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, l := NewDesk(stall), &crowded{pipes{make(chan net.Conn), make(chan struct{})}, []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM}}
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- d.Serve(ctx, l) }()
+		line := d.Open()
+		defer line.Close()
+		host, guest := net.Pipe()
+		defer host.Close()
+		select {
+		case l.conns <- guest:
+		case err := <-served:
+			t.Fatal(err)
+		}
+		say(t, host, line.Token())
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
 		}
 	})
 }
