@@ -66,9 +66,11 @@ func (l *life) give(ctx context.Context, found *collect.Found) error {
 	l.out.flush(ctx) // the output comes first
 	large := false
 	if l.p.bulk != nil {
-		// A client that takes nothing ends with this, and learns of a file that is cut.
+		// A client that takes nothing ends with this, and learns of a file that is cut:
+		// it may also have said that it wants no more, and never connect.
 		defer l.p.bulk.Close()
 		defer context.AfterFunc(ctx, func() { _ = l.p.bulk.Close() })()
+		defer context.AfterFunc(l.giving, func() { _ = l.p.bulk.Close() })()
 	}
 	err := found.Send(l.giving, collect.Sink{
 		Begin: func(f *agentv1.LeftFile) error {

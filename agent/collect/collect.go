@@ -122,8 +122,8 @@ type Sink struct {
 
 // Send gives everything that comes back to sink, in order. A file that cannot be
 // opened does not come back. When stop ends nothing more is sent, and Missing tells:
-// the last file may have been cut then, and the account has it all the same. An error
-// is the sink's, or tells that a file could not be read to its end: then what was begun
+// the last file may have been cut then, also by an error of Data, and the account has
+// it all the same. Any other error is the sink's, or tells that a file could not be read to its end: then what was begun
 // cannot be finished.
 func (f *Found) Send(stop context.Context, sink Sink) error {
 	all := f.files
@@ -156,9 +156,12 @@ func (f *Found) send(stop context.Context, file *agentv1.LeftFile, sink Sink, bu
 	if err := sink.Begin(file); err != nil {
 		return err
 	}
+	cut := func(left int64) {
+		f.miss("%q was cut, with %d of its %d bytes not sent: %v", file.GetName(), left, file.GetBytes(), context.Cause(stop))
+	}
 	for left := file.GetBytes(); left > 0; {
 		if stop.Err() != nil {
-			f.miss("%q was cut, with %d of its %d bytes not sent: %v", file.GetName(), left, file.GetBytes(), context.Cause(stop))
+			cut(left)
 			return nil
 		}
 		b := buffers[0]
@@ -170,7 +173,10 @@ func (f *Found) send(stop context.Context, file *agentv1.LeftFile, sink Sink, bu
 		if _, err := io.ReadFull(r, b); err != nil {
 			return fmt.Errorf("%w: %w", ErrChanged, err)
 		}
-		if err := sink.Data(b); err != nil {
+		if err := sink.Data(b); err != nil && stop.Err() != nil {
+			cut(left) // some of it may have been taken
+			return nil
+		} else if err != nil {
 			return err
 		}
 		left -= int64(len(b))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"os"
@@ -522,6 +523,26 @@ func TestSendEndsWithItsSink(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// A sink that fails because nothing more is wanted cuts the file, and the account has it:
+// also when it was the file's last piece.
+func TestSendIsCutByItsSink(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a", "a piece")
+	f, err := Look(t.Context(), dir, NewKnown(), Bounds{Files: 10, Bytes: 100, Collect: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	stop, cancel := context.WithCancel(t.Context())
+	err = f.Send(stop, Sink{
+		Begin: func(*agentv1.LeftFile) error { return nil },
+		Data:  func([]byte) error { cancel(); return io.ErrClosedPipe },
+	})
+	if left := f.Left(); err != nil || left.GetComplete() || len(left.GetFiles()) != 1 || f.Missing() == "" {
+		t.Errorf("%v, %v, missing %q", err, left, f.Missing())
+	}
 }
 
 // A sink may go on using a piece while the next one is read.
