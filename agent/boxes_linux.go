@@ -30,7 +30,10 @@ const (
 
 // reserveBytes is what the guest keeps of its memory for everything but boxes:
 // the kernel, PID 1, the agent with containerd, the shim, and their buffers. Page
-// cache of the images comes and goes.
+// cache of the images comes and goes. A run whose large files are on their way takes up
+// to 4 MiB of it, for as long as the box or the client holds them up: a piece in the
+// agent, a full pipe (package runner) and two pieces in the socket (package bulk). Some
+// 30 at a time are meant to fit, not oci.MaxSlots.
 const reserveBytes = 160 << 20
 
 // newBoxes prepares what makes boxes. It starts nothing slow: see

@@ -23,7 +23,9 @@ import (
 const guestCID = 3
 
 // receiveBuffer is the window of one connection, in bytes: with less the guest waits
-// more often than it sends.
+// more often than it sends. What all windows may have together (WithReceiveMemory of
+// package vhostuser) gives some 48 connections at a time as much; those after them have
+// the least window, and are slower, until others close.
 const receiveBuffer = 1 << 20
 
 // killWait bounds how long the kernel may take to reap a killed QEMU.

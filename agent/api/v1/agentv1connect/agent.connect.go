@@ -79,8 +79,7 @@ type AgentServiceClient interface {
 	// each a left_file and its left_data; all of the output has come before. Of a
 	// file that says "bulk", either way, the bytes are no parts of the stream: they
 	// go over the run's own connection to BulkPort (see package api), as they are.
-	// The
-	// agent's last event is the record, or, where the removal of the box could
+	// The agent's last event is the record, or, where the removal of the box could
 	// not be confirmed in time, a cleanup that completes it. Ending the stream
 	// early kills the box, and so does taking nothing of it for a minute while
 	// something waits to be sent. A request that is out of bounds, that can never fit or
@@ -235,8 +234,7 @@ type AgentServiceHandler interface {
 	// each a left_file and its left_data; all of the output has come before. Of a
 	// file that says "bulk", either way, the bytes are no parts of the stream: they
 	// go over the run's own connection to BulkPort (see package api), as they are.
-	// The
-	// agent's last event is the record, or, where the removal of the box could
+	// The agent's last event is the record, or, where the removal of the box could
 	// not be confirmed in time, a cleanup that completes it. Ending the stream
 	// early kills the box, and so does taking nothing of it for a minute while
 	// something waits to be sent. A request that is out of bounds, that can never fit or
