@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/base64"
@@ -759,14 +760,31 @@ func TestStop(t *testing.T) {
 	<-done
 }
 
-// TestClientGone: a client that reads no more ends what runs.
+// TestClientGone: a client that reads no more ends what runs. It is none of the SDK's,
+// which closes both of its pipes when it can read no more.
 func TestClientGone(t *testing.T) {
 	w := newWaits()
-	c := connect(t, &enginetest.Host{Program: w.program}, Options{})
-	c.begin(t.Context(), map[string]any{"code": ""})
+	s := newServer(t, &enginetest.Host{Program: w.program}, Options{})
+	ctx, stop := context.WithCancel(t.Context())
+	in, toServer := io.Pipe()
+	fromServer, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Stdio(ctx, in, out) }()
+	defer func() {
+		stop()
+		in.Close()
+		<-ended
+	}()
+	say := func(line string) { go io.WriteString(toServer, line+"\n") } // ends with the pipe at the latest
+	say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`)
+	if _, err := bufio.NewReader(fromServer).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	say(`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" +
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_python","arguments":{"code":""}}}`)
 	expect(t, "the start", w.started)
-	c.out.CloseWithError(io.ErrClosedPipe)
-	go io.WriteString(c.in, `{"jsonrpc":"2.0","id":"x","method":"tools/list"}`+"\n") // whose answer cannot be written
+	fromServer.CloseWithError(io.ErrClosedPipe)
+	say(`{"jsonrpc":"2.0","id":"x","method":"tools/list"}`) // whose answer cannot be written
 	expect(t, "the end", w.ended)
 }
 
