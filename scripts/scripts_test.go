@@ -4,7 +4,9 @@
 package scripts_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,12 +47,41 @@ func (m *mac) link(t *testing.T, tool string) {
 	}
 }
 
-// fake puts a shell script in the place of a program.
+// fake puts a shell script in the place of a program. What is there may be a link to a
+// program of this machine, which must not be written through.
 func (m *mac) fake(t *testing.T, tool, script string) {
 	t.Helper()
 	path := filepath.Join(m.bin, tool)
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o700)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteString("#!/bin/sh\n" + script + "\n")
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFakeLeavesTheMachineAlone: a fake in the place of a linked program is not written
+// into that program.
+func TestFakeLeavesTheMachineAlone(t *testing.T) {
+	real := filepath.Join(t.TempDir(), "id")
+	if err := os.WriteFile(real, []byte("of this machine"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m := &mac{bin: t.TempDir()}
+	if err := os.Symlink(real, filepath.Join(m.bin, "id")); err != nil {
+		t.Fatal(err)
+	}
+	m.fake(t, "id", "echo 1000")
+	if b, err := os.ReadFile(real); err != nil || string(b) != "of this machine" {
+		t.Errorf("the machine's program is now %q, %v", b, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(m.bin, "id")); err != nil || string(b) != "#!/bin/sh\necho 1000\n" {
+		t.Errorf("the fake is %q, %v", b, err)
 	}
 }
 
