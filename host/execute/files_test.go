@@ -398,20 +398,6 @@ func TestReceiptReplacesNoResult(t *testing.T) {
 	}
 }
 
-// TestWriteNew: as where there are no hard links.
-func TestWriteNew(t *testing.T) {
-	t.Chdir(t.TempDir())
-	if err := writeNew("r.json", []byte("one")); err != nil {
-		t.Error(err)
-	}
-	if err := writeNew("r.json", []byte("two")); !errors.Is(err, errThere) {
-		t.Errorf("%v", err)
-	}
-	if b, err := os.ReadFile("r.json"); err != nil || string(b) != "one" {
-		t.Errorf("%q, %v", b, err)
-	}
-}
-
 // TestHalfWords: what is said of a delivery that is not done is where all of it is.
 func TestHalfWords(t *testing.T) {
 	why := errors.New("no space left")

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/pybox/pybox/host/newfile"
 )
 
 // target is where a receipt is to be written, checked before there is one.
@@ -151,45 +153,12 @@ func (t *target) write(b []byte) error {
 var errThere = errors.New("it is there already, and nothing that came meanwhile is overwritten")
 
 func (t *target) replaceWith(b []byte) error {
-	f, err := renameio.NewPendingFile(t.path, renameio.WithTempDir(filepath.Dir(t.path)), renameio.WithExistingPermissions())
-	if err != nil {
-		return err
-	}
-	defer f.Cleanup()
-	if _, err := f.Write(b); err != nil {
-		return err
-	}
 	if !t.fresh {
-		return f.CloseAtomicallyReplace()
+		return renameio.WriteFile(t.path, b, 0o600, renameio.WithTempDir(filepath.Dir(t.path)), renameio.WithExistingPermissions())
 	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	err = os.Link(f.Name(), t.path)
-	switch {
-	case errors.Is(err, fs.ErrExist):
-		return errThere
-	case err != nil: // the file system may have no hard links
-		return writeNew(t.path, b)
-	}
-	return nil
-}
-
-// writeNew writes a file that is not there yet.
-func writeNew(path string, b []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	err := newfile.Write(t.path, b, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return errThere
-	}
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		err = errors.Join(err, os.Remove(path)) // half of it is none
 	}
 	return err
 }

@@ -7,6 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/pybox/pybox/host/newfile"
 )
 
 // place is where a new file is to be, checked before there is anything to write.
@@ -26,7 +30,7 @@ func newPlace(path string, mode fs.FileMode) (*place, error) {
 		return nil, err
 	}
 	// That a file can be made is best seen by making one.
-	probe, err := newFile(filepath.Dir(path), 0o600)
+	probe, err := os.CreateTemp(filepath.Dir(path), ".pybox-repair-*")
 	if err != nil {
 		var p *fs.PathError
 		if errors.As(err, &p) {
@@ -38,56 +42,18 @@ func newPlace(path string, mode fs.FileMode) (*place, error) {
 	return &place{filepath.Clean(path), mode}, os.Remove(probe.Name())
 }
 
-// newFile makes a file of some name in a folder, with as much of the mode as the
-// process's umask lets it have.
-func newFile(dir string, mode fs.FileMode) (*os.File, error) {
-	return os.OpenFile(filepath.Join(dir, ".pybox-repair-"+word()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-}
-
-// beside writes a file beside the place, which the caller moves there or removes.
-func (p *place) beside(b []byte) (string, error) {
-	f, err := newFile(filepath.Dir(p.path), p.mode)
-	if err != nil {
-		return "", err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
-	}
-	return f.Name(), err
-}
-
-// write makes the file, and never in the place of another. It is there whole or not at
-// all, but on file systems without hard links, when the machine fails meanwhile.
+// write makes the file, and never in the place of another.
 func (p *place) write(b []byte) error {
-	name, err := p.beside(b)
-	if err != nil {
-		return err
-	}
-	defer os.Remove(name)
-	err = os.Link(name, p.path)
-	switch {
-	case errors.Is(err, fs.ErrExist):
+	err := newfile.Write(p.path, b, p.mode)
+	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s: %w", p.path, errThere)
-	case err != nil: // the file system may have no hard links
-		return writeNew(p.path, b, p.mode)
 	}
-	return nil
+	return err
 }
 
 // replace makes the file, or takes the place of one that is ours.
 func (p *place) replace(b []byte) error {
-	name, err := p.beside(b)
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(name, p.path); err != nil {
-		return errors.Join(err, os.Remove(name))
-	}
-	return nil
+	return renameio.WriteFile(p.path, b, p.mode, renameio.WithTempDir(filepath.Dir(p.path)))
 }
 
 // same tells whether two places are one, also where names differ in their letters' case
@@ -99,23 +65,4 @@ func (p *place) same(q *place) bool {
 	a, errA := os.Stat(filepath.Dir(p.path))
 	b, errB := os.Stat(filepath.Dir(q.path))
 	return errA == nil && errB == nil && os.SameFile(a, b)
-}
-
-// writeNew writes a file that is not there yet.
-func writeNew(path string, b []byte, mode fs.FileMode) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s: %w", path, errThere)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		err = errors.Join(err, os.Remove(path)) // half of it is none
-	}
-	return err
 }
