@@ -186,6 +186,7 @@ func (s *Service) Status(context.Context, *connect.Request[agentv1.StatusRequest
 		Waiting:           uint32(boxes.Waiting),
 		Cgroups:           uint32(boxes.Cgroups),
 		ShellEnabled:      s.c.Shell.Opened(),
+		Ready:             boxes.Ready,
 	}), nil
 }
 

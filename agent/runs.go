@@ -23,6 +23,7 @@ type Boxes interface {
 	Run(ctx context.Context, start *agentv1.RunStart, in box.Input, send func(*agentv1.RunEvent) error) error
 	Build(ctx context.Context, r *agentv1.BuildRequest, id string, program []byte, send func(*agentv1.BuildEvent) error) error
 	Cancel(id string) error
+	SetReady(r *agentv1.SetReadyRequest)
 	Status() box.Status
 }
 
@@ -60,6 +61,15 @@ func (s *Service) CancelRun(_ context.Context, r *connect.Request[agentv1.Cancel
 		return nil, coded(err)
 	}
 	return connect.NewResponse(&agentv1.CancelRunResponse{}), nil
+}
+
+// SetReady implements the call of that name.
+func (s *Service) SetReady(_ context.Context, r *connect.Request[agentv1.SetReadyRequest]) (*connect.Response[agentv1.SetReadyResponse], error) {
+	if err := api.CheckSetReady(r.Msg); err != nil {
+		return nil, coded(err)
+	}
+	s.c.Boxes.SetReady(r.Msg)
+	return connect.NewResponse(&agentv1.SetReadyResponse{}), nil
 }
 
 // builds numbers the builds of this agent.

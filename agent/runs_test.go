@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/pybox/pybox/agent/admission"
 	"github.com/pybox/pybox/agent/api"
@@ -24,6 +25,7 @@ type fakeBoxes struct {
 	run       func(ctx context.Context, start *agentv1.RunStart, in box.Input, send func(*agentv1.RunEvent) error) error
 	err       error
 	cancelled string
+	ready     *agentv1.SetReadyRequest
 }
 
 func (f *fakeBoxes) Run(ctx context.Context, start *agentv1.RunStart, in box.Input, send func(*agentv1.RunEvent) error) error {
@@ -38,6 +40,8 @@ func (f *fakeBoxes) Cancel(id string) error {
 	f.cancelled = id
 	return f.err
 }
+
+func (f *fakeBoxes) SetReady(r *agentv1.SetReadyRequest) { f.ready = r }
 
 func (f *fakeBoxes) Status() box.Status { return box.Status{Engine: "ready"} }
 
@@ -243,5 +247,21 @@ func TestRunHasALine(t *testing.T) {
 	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the connection outlives its run: %v", err)
+	}
+}
+
+func TestSetReady(t *testing.T) {
+	s, _, _ := newTest(t)
+	f := &fakeBoxes{}
+	s.c.Boxes = f
+	c := dial(t, s)
+	want := &agentv1.SetReadyRequest{Ready: []*agentv1.Ready{{Image: goodStart().Image, Count: 1, Limits: goodStart().Limits}}}
+	if _, err := c.SetReady(t.Context(), connect.NewRequest(want)); err != nil || !proto.Equal(f.ready, want) {
+		t.Fatalf("%v; the boxes got %v", err, f.ready)
+	}
+	f.ready = nil
+	want.Ready[0].Count = 0
+	if _, err := c.SetReady(t.Context(), connect.NewRequest(want)); connect.CodeOf(err) != connect.CodeInvalidArgument || f.ready != nil {
+		t.Errorf("%v; the boxes got %v", err, f.ready)
 	}
 }

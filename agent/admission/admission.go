@@ -119,11 +119,8 @@ func New(capacity Capacity, now boottime.Clock) (*Gate, error) {
 // nothing of the box is left. waits, which may be nil, is called once if it has to
 // wait, with the number of those who wait before it.
 func (g *Gate) Acquire(ctx context.Context, need Need, waits func(ahead int)) (*Grant, error) {
-	if need.MemoryBytes < 1 || need.MilliCPU < 1 {
-		return nil, fmt.Errorf("room for a box with %v: want some of both", need)
-	}
-	if need.MemoryBytes > g.capacity.MemoryBytes || need.MilliCPU > g.capacity.MilliCPU {
-		return nil, fmt.Errorf("%w: the box needs %v, the VM has %v; ask for less or give the VM more", ErrTooBig, need, g.capacity)
+	if err := g.Check(need); err != nil {
+		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, g.over(ctx, need)
@@ -140,6 +137,36 @@ func (g *Gate) Acquire(ctx context.Context, need Need, waits func(ahead int)) (*
 		g.leave(w)
 		return nil, err
 	}
+}
+
+// Check tells why need can never be met, with an error that matches ErrTooBig where
+// that is so, or nil.
+func (g *Gate) Check(need Need) error {
+	if need.MemoryBytes < 1 || need.MilliCPU < 1 {
+		return fmt.Errorf("room for a box with %v: want some of both", need)
+	}
+	if need.MemoryBytes > g.capacity.MemoryBytes || need.MilliCPU > g.capacity.MilliCPU {
+		return fmt.Errorf("%w: the box needs %v, the VM has %v; ask for less or give the VM more", ErrTooBig, need, g.capacity)
+	}
+	return nil
+}
+
+// TryAcquire gives a grant when need fits now and nobody waits, and nil otherwise: it
+// is for what gives way to every run.
+func (g *Gate) TryAcquire(need Need) *Grant {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.Check(need) != nil || len(g.waiters) > 0 || !g.fits(need) {
+		return nil
+	}
+	return g.grant(need, 0)
+}
+
+// Fits tells whether need would be admitted at once.
+func (g *Gate) Fits(need Need) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.waiters) == 0 && g.fits(need)
 }
 
 // over says what was in the way when a wait ended.
@@ -179,14 +206,20 @@ func (g *Gate) admit() {
 	for len(g.waiters) > 0 && g.fits(g.waiters[0].need) {
 		w := g.waiters[0]
 		g.waiters = slices.Delete(g.waiters, 0, 1)
-		w.grant = &Grant{Slot: slices.Index(g.slots, false), Waited: g.now() - w.since, gate: g, milliCPU: w.need.MilliCPU, memory: w.need.MemoryBytes, box: true}
-		g.slots[w.grant.Slot] = true
-		g.exclusive = w.need.Exclusive
-		g.free.Slots--
-		g.free.MemoryBytes -= w.need.MemoryBytes
-		g.free.MilliCPU -= w.need.MilliCPU
+		w.grant = g.grant(w.need, g.now()-w.since)
 		close(w.admitted)
 	}
+}
+
+// grant reserves need, which fits.
+func (g *Gate) grant(need Need, waited time.Duration) *Grant {
+	slot := slices.Index(g.slots, false)
+	g.slots[slot] = true
+	g.exclusive = need.Exclusive
+	g.free.Slots--
+	g.free.MemoryBytes -= need.MemoryBytes
+	g.free.MilliCPU -= need.MilliCPU
+	return &Grant{Slot: slot, Waited: waited, gate: g, milliCPU: need.MilliCPU, memory: need.MemoryBytes, box: true}
 }
 
 func (g *Gate) fits(n Need) bool {
@@ -213,13 +246,27 @@ func (g *Gate) giveBack(grant *Grant, keep int64) {
 }
 
 // Keep gives everything back but bytes of memory, and admits who fits now: the box
-// is gone, but not all that it left. It never reserves anything again.
+// is gone, but not all that it left.
 func (grant *Grant) Keep(bytes int64) {
 	g := grant.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.giveBack(grant, bytes)
 	g.admit()
+}
+
+// Grow reserves bytes of memory more, if they are free and nobody waits, and tells
+// whether it did. The box must still have its place.
+func (grant *Grant) Grow(bytes int64) bool {
+	g := grant.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if bytes < 0 || !grant.box || bytes > 0 && (len(g.waiters) > 0 || bytes > g.free.MemoryBytes) {
+		return false
+	}
+	g.free.MemoryBytes -= bytes
+	grant.memory += bytes
+	return true
 }
 
 // Release gives everything back and admits who fits now. Only the first call

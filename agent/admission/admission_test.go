@@ -333,3 +333,58 @@ func TestManyAtOnce(t *testing.T) {
 		t.Errorf("at the end: %+v", s)
 	}
 }
+
+func TestTryAcquire(t *testing.T) {
+	g, _ := gate(t, 100, 2000, 4)
+	small := Need{MemoryBytes: 40, MilliCPU: 500}
+	if !g.Fits(small) {
+		t.Error("it does not fit an empty gate")
+	}
+	first := g.TryAcquire(small)
+	if first == nil || first.Slot != 0 {
+		t.Fatalf("%+v", first)
+	}
+	big := Need{MemoryBytes: 61, MilliCPU: 500}
+	if g.Fits(big) || g.TryAcquire(big) != nil || g.TryAcquire(Need{}) != nil {
+		t.Error("what does not fit was admitted")
+	}
+	if alone := (Need{MemoryBytes: 1, MilliCPU: 1, Exclusive: true}); g.Fits(alone) || g.TryAcquire(alone) != nil {
+		t.Error("something is alone beside another")
+	}
+	waiting := queue(t, t.Context(), g, big)
+	if g.Fits(small) || g.TryAcquire(small) != nil {
+		t.Error("it went before who waits")
+	}
+	first.Release()
+	granted(t, waiting).Release()
+	if s := g.Snapshot(); s.Boxes != 0 || s.MemoryBytes != 0 || s.MilliCPU != 0 {
+		t.Errorf("at the end: %+v", s)
+	}
+}
+
+func TestGrow(t *testing.T) {
+	g, _ := gate(t, 100, 2000, 4)
+	grant := g.TryAcquire(Need{MemoryBytes: 40, MilliCPU: 500})
+	if !grant.Grow(0) || !grant.Grow(60) || grant.Grow(1) || grant.Grow(-1) {
+		t.Error("it grows by what is free, and by nothing else")
+	}
+	waiting := queue(t, t.Context(), g, Need{MemoryBytes: 50, MilliCPU: 500})
+	grant.Keep(60) // the box is gone, what it printed is not
+	if grant.Grow(0) {
+		t.Error("it grows without a box")
+	}
+	grant.Release()
+	other := granted(t, waiting)
+	if s := g.Snapshot(); s.Boxes != 1 || s.MemoryBytes != 50 {
+		t.Errorf("%+v", s)
+	}
+	again := queue(t, t.Context(), g, Need{MemoryBytes: 80, MilliCPU: 500})
+	if other.Grow(1) {
+		t.Error("it took what somebody waits for")
+	}
+	other.Release()
+	granted(t, again).Release()
+	if s := g.Snapshot(); s.Boxes != 0 || s.MemoryBytes != 0 {
+		t.Errorf("at the end: %+v", s)
+	}
+}

@@ -53,7 +53,8 @@ const FactLeft = "program.files"
 
 // Kinds of boxes: RunRecord.box_kind.
 const (
-	BoxCold = "cold" // made for this run
+	BoxCold  = "cold"  // made for this run
+	BoxReady = "ready" // made ahead, for whatever run came
 )
 
 // Where counters come from: Counters.source.

@@ -114,6 +114,76 @@ func CheckBuild(m *agentv1.BuildRequest) error {
 	return asRequestError(err)
 }
 
+// Bounds of what may be kept ready.
+const (
+	// MaxReady bounds the boxes of one kind, and the kinds.
+	MaxReady = 16
+	// MaxImports bounds the modules that are imported ahead, MaxImportBytes each of
+	// their names.
+	MaxImports     = 16
+	MaxImportBytes = 128
+)
+
+// CheckSetReady holds a request for ready boxes to its bounds. The error matches
+// ErrRequest.
+func CheckSetReady(m *agentv1.SetReadyRequest) error {
+	if len(m.GetReady()) > MaxReady {
+		return asRequestError(fmt.Errorf("%d kinds of ready boxes, want at most %d", len(m.GetReady()), MaxReady))
+	}
+	seen := make(map[string]bool, len(m.GetReady()))
+	for _, r := range m.GetReady() {
+		if err := checkReady(r); err != nil {
+			return asRequestError(err)
+		}
+		key := ReadyKey(r.GetImage(), r.GetLimits(), r.GetEnv())
+		if seen[key] {
+			return asRequestError(errors.New("two kinds of ready boxes are for the same runs"))
+		}
+		seen[key] = true
+	}
+	return nil
+}
+
+func checkReady(r *agentv1.Ready) error {
+	return firstError(
+		func() error { return checkImage(r.GetImage()) },
+		func() error { return checkRange("ready boxes", int64(r.GetCount()), 1, MaxReady, "of one kind") },
+		func() error { return checkLimits(r.GetLimits()) },
+		func() error { return checkEnv(r.GetEnv()) },
+		func() error { return checkRange("kept output", r.GetOutputBytes(), 0, 2*MaxOutputBytes, "bytes") },
+		func() error { return checkImports(r.GetImports()) },
+	)
+}
+
+// ReadyKey is equal for all that a ready box must have in common with the run that
+// gets it: image, limits and environment, the order of which counts.
+func ReadyKey(image string, l *agentv1.Limits, env []string) string {
+	return fmt.Sprintf("%s %d %d %d %d %d %q", image,
+		l.GetMemoryBytes(), l.GetPids(), l.GetMilliCpu(), l.GetWorkBytes(), l.GetWorkFiles(), env)
+}
+
+// checkImports wants names of Python modules, which are ASCII here.
+func checkImports(names []string) error {
+	if len(names) > MaxImports {
+		return fmt.Errorf("%d modules to import ahead, want at most %d", len(names), MaxImports)
+	}
+	for _, name := range names {
+		if !isModule(name) {
+			return fmt.Errorf("module %s: want the full name of one, of at most %d letters, digits, \"_\" and \".\"", quoted(name), MaxImportBytes)
+		}
+	}
+	return nil
+}
+
+func isModule(name string) bool {
+	for part := range strings.SplitSeq(name, ".") {
+		if part == "" || !isEnvName(part) {
+			return false
+		}
+	}
+	return len(name) <= MaxImportBytes
+}
+
 // CheckFileName holds the name of a file in the working folder to its rules: a
 // relative, clean path with "/" between at most MaxNameDepth parts, each 1 to
 // MaxNamePart bytes of UTF-8 without control characters, and none of PyBox's own. The

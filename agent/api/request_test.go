@@ -224,3 +224,111 @@ func FuzzCheckFileName(f *testing.F) {
 		}
 	})
 }
+
+func goodReady() *agentv1.Ready {
+	return &agentv1.Ready{
+		Image: "img-0123456789abcdef", Count: 1, OutputBytes: 2 << 20, Env: []string{"A=b"}, Imports: []string{"numpy", "os.path"},
+		Limits: &agentv1.Limits{MemoryBytes: 128 << 20, Pids: 32, MilliCpu: 500, WorkBytes: 128 << 20, WorkFiles: 1000},
+	}
+}
+
+func TestCheckSetReady(t *testing.T) {
+	other := goodReady()
+	other.Limits.Pids++
+	for _, good := range []*agentv1.SetReadyRequest{{}, {Ready: []*agentv1.Ready{goodReady(), other}}} {
+		if err := CheckSetReady(good); err != nil {
+			t.Error(err)
+		}
+	}
+	many := &agentv1.SetReadyRequest{}
+	for i := range MaxReady + 1 {
+		r := goodReady()
+		r.Limits.Pids += int64(i)
+		many.Ready = append(many.Ready, r)
+	}
+	sameRuns := goodReady() // whatever else it has
+	sameRuns.Count, sameRuns.Imports = 2, nil
+	bad := map[string]*agentv1.SetReadyRequest{"many": many, "twice": {Ready: []*agentv1.Ready{goodReady(), sameRuns}}}
+	for name, change := range map[string]func(*agentv1.Ready){
+		"image":         func(r *agentv1.Ready) { r.Image = "stdlib" },
+		"none":          func(r *agentv1.Ready) { r.Count = 0 },
+		"too many":      func(r *agentv1.Ready) { r.Count = MaxReady + 1 },
+		"no limits":     func(r *agentv1.Ready) { r.Limits = nil },
+		"environment":   func(r *agentv1.Ready) { r.Env = []string{"a-b=c"} },
+		"output":        func(r *agentv1.Ready) { r.OutputBytes = 2*MaxOutputBytes + 1 },
+		"less output":   func(r *agentv1.Ready) { r.OutputBytes = -1 },
+		"empty module":  func(r *agentv1.Ready) { r.Imports = []string{""} },
+		"part":          func(r *agentv1.Ready) { r.Imports = []string{"a..b"} },
+		"statement":     func(r *agentv1.Ready) { r.Imports = []string{"os;x"} },
+		"two words":     func(r *agentv1.Ready) { r.Imports = []string{"os sys"} },
+		"digit":         func(r *agentv1.Ready) { r.Imports = []string{"a.1b"} },
+		"long module":   func(r *agentv1.Ready) { r.Imports = []string{strings.Repeat("m", MaxImportBytes+1)} },
+		"many modules":  func(r *agentv1.Ready) { r.Imports = make([]string, MaxImports+1) },
+		"work too much": func(r *agentv1.Ready) { r.Limits.WorkBytes = r.Limits.MemoryBytes + 1 },
+	} {
+		r := goodReady()
+		change(r)
+		bad[name] = &agentv1.SetReadyRequest{Ready: []*agentv1.Ready{r}}
+	}
+	for name, m := range bad {
+		if err := CheckSetReady(m); !errors.Is(err, ErrRequest) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestReadyKey(t *testing.T) {
+	key := func(change func(*agentv1.Ready)) string {
+		r := goodReady()
+		change(r)
+		return ReadyKey(r.GetImage(), r.GetLimits(), r.GetEnv())
+	}
+	same := key(func(*agentv1.Ready) {})
+	if key(func(r *agentv1.Ready) { r.Count, r.OutputBytes, r.Imports = 3, 0, nil }) != same {
+		t.Error("a run cannot differ in what makes another key")
+	}
+	for i, change := range []func(*agentv1.Ready){
+		func(r *agentv1.Ready) { r.Image = "img-0123456789abcde0" },
+		func(r *agentv1.Ready) { r.Env = nil },
+		func(r *agentv1.Ready) { r.Env = []string{"A=b", "B=c"} },
+		func(r *agentv1.Ready) { r.Env = []string{"A=b\" \"B=c"} },
+		func(r *agentv1.Ready) { r.Limits.MemoryBytes++ },
+		func(r *agentv1.Ready) { r.Limits.Pids++ },
+		func(r *agentv1.Ready) { r.Limits.MilliCpu++ },
+		func(r *agentv1.Ready) { r.Limits.WorkBytes++ },
+		func(r *agentv1.Ready) { r.Limits.WorkFiles++ },
+	} {
+		if key(change) == same {
+			t.Errorf("change %d makes no other key", i)
+		}
+	}
+}
+
+func FuzzCheckSetReady(f *testing.F) {
+	good, err := proto.Marshal(&agentv1.SetReadyRequest{Ready: []*agentv1.Ready{goodReady()}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m := &agentv1.SetReadyRequest{}
+		if proto.Unmarshal(b, m) != nil || CheckSetReady(m) != nil {
+			return
+		}
+		keys := map[string]bool{}
+		for _, r := range m.GetReady() {
+			if len(r.GetImports()) > MaxImports || r.GetCount() < 1 || r.GetCount() > MaxReady || r.GetLimits() == nil {
+				t.Errorf("%v", r)
+			}
+			for _, name := range r.GetImports() {
+				if strings.ContainsAny(name, " \x00\n") {
+					t.Errorf("module %q", name)
+				}
+			}
+			keys[ReadyKey(r.GetImage(), r.GetLimits(), r.GetEnv())] = true
+		}
+		if len(keys) != len(m.GetReady()) || len(keys) > MaxReady {
+			t.Errorf("%d kinds of %d", len(keys), len(m.GetReady()))
+		}
+	})
+}

@@ -36,7 +36,7 @@ func Validate(m proto.Message) error {
 		return ValidateSetTime(m)
 	case *agentv1.StatusResponse:
 		return ValidateStatus(m)
-	case *agentv1.PowerOffResponse, *agentv1.CancelRunResponse:
+	case *agentv1.PowerOffResponse, *agentv1.CancelRunResponse, *agentv1.SetReadyResponse:
 		return nil // they have no fields
 	case *agentv1.OpenShellResponse:
 		return validateOpenShell(m)
@@ -102,6 +102,14 @@ func ValidateStatus(m *agentv1.StatusResponse) error {
 	c.check("number of images", len(m.GetImages()) <= maxImages)
 	for _, image := range m.GetImages() {
 		c.check("image", isImage(image))
+	}
+	c.check("number of ready boxes", len(m.GetReady()) <= MaxReady)
+	for _, r := range m.GetReady() {
+		c.check("image of ready boxes", isImage(r.GetImage()))
+		for _, n := range []uint32{r.GetWanted(), r.GetReady(), r.GetMaking()} {
+			c.check("number of ready boxes", n <= MaxReady)
+		}
+		c.text("trouble with ready boxes", r.GetTrouble(), 0, MaxSentence)
 	}
 	return c.err
 }

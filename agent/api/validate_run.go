@@ -72,6 +72,8 @@ func validateRunEvent(m *agentv1.RunEvent) error {
 	case *agentv1.RunEvent_Admitted:
 		c.check("time in the queue", isTime(e.Admitted.GetQueuedNs()))
 		c.check("token", len(e.Admitted.GetBulkToken()) == 0 || len(e.Admitted.GetBulkToken()) == TokenBytes)
+	case *agentv1.RunEvent_Taken:
+		c.taken(e.Taken)
 	case *agentv1.RunEvent_Stage:
 		c.stage(e.Stage)
 	case *agentv1.RunEvent_Check:
@@ -118,16 +120,27 @@ func validateBuildEvent(m *agentv1.BuildEvent) error {
 	return c.err
 }
 
-func (c *checker) record(r *agentv1.RunRecord) {
-	c.check("id", isRunID(r.GetId()))
-	c.ending(r.GetEnding(), r.GetExit())
-	c.check("number of checks", len(r.GetChecks()) <= MaxChecks)
+// taken checks what the guest says of a box that was made ahead.
+func (c *checker) taken(m *agentv1.Taken) {
+	c.check("time that the box has waited", isTime(m.GetWaitedNs()))
+	c.settings(m.GetChecks())
+}
+
+// settings checks a list of settings that were read back.
+func (c *checker) settings(list []*agentv1.Check) {
+	c.check("number of checks", len(list) <= MaxChecks)
 	texts := 0
-	for _, s := range r.GetChecks() {
+	for _, s := range list {
 		c.setting(s)
 		texts += len(s.GetExpected()) + len(s.GetFound())
 	}
 	c.check("length of the checks", texts <= MaxCheckTexts)
+}
+
+func (c *checker) record(r *agentv1.RunRecord) {
+	c.check("id", isRunID(r.GetId()))
+	c.ending(r.GetEnding(), r.GetExit())
+	c.settings(r.GetChecks())
 	c.check("checked settings", !r.GetSettingsChecked() || len(r.GetChecks()) > 0 && allOK(r.GetChecks()))
 	c.check("number of stages", len(r.GetStages()) <= MaxRunStages)
 	c.check("order of stages", slices.IsSortedFunc(r.GetStages(), func(a, b *agentv1.Stage) int {
@@ -181,7 +194,10 @@ func (c *checker) recordBox(r *agentv1.RunRecord) {
 		names += len(f.GetName())
 	}
 	c.check("length of the inputs' names", names <= MaxNames)
-	c.check("kind of box", r.GetBoxKind() == "" || r.GetBoxKind() == BoxCold)
+	kind := r.GetBoxKind()
+	c.check("kind of box", kind == "" || kind == BoxCold || kind == BoxReady)
+	c.check("time that the box has waited", isTime(r.GetWaitedNs()) && (kind == BoxReady || r.GetWaitedNs() == 0))
+	c.check("modules imported ahead", checkImports(r.GetPreimported()) == nil && (kind == BoxReady || len(r.GetPreimported()) == 0))
 	c.check("digest of the runner", isHexDigest(r.GetRunnerSha256()))
 	c.check("digest of the seccomp profile", isHexDigest(r.GetSeccompSha256()))
 	c.words("environment", r.GetEnv())

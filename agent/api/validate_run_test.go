@@ -67,6 +67,7 @@ func goodEvents() []*agentv1.RunEvent {
 	return []*agentv1.RunEvent{
 		{Event: &agentv1.RunEvent_Queued{Queued: &agentv1.Queued{Ahead: 3}}},
 		{Event: &agentv1.RunEvent_Admitted{Admitted: &agentv1.Admitted{QueuedNs: 1}}},
+		{Event: &agentv1.RunEvent_Taken{Taken: &agentv1.Taken{WaitedNs: 1, Checks: r.Checks}}},
 		{Event: &agentv1.RunEvent_Stage{Stage: r.Stages[0]}},
 		{Event: &agentv1.RunEvent_Check{Check: r.Checks[0]}},
 		{Event: &agentv1.RunEvent_Started{Started: &agentv1.Started{AtNs: 8}}},
@@ -207,6 +208,13 @@ func TestValidateRecord(t *testing.T) {
 		"input's short digest": func(m *agentv1.RunRecord) { m.Inputs[0].Sha256 = m.Inputs[0].Sha256[:31] },
 		"1025 inputs":          func(m *agentv1.RunRecord) { m.Inputs = slices.Repeat(m.Inputs[:1], 1025) },
 		"box of another kind":  func(m *agentv1.RunRecord) { m.BoxKind = "warm" },
+		"cold one that waited": func(m *agentv1.RunRecord) { m.WaitedNs = 1 },
+		"waited for -1":        func(m *agentv1.RunRecord) { m.BoxKind, m.WaitedNs = BoxReady, -1 },
+		"cold with a module":   func(m *agentv1.RunRecord) { m.Preimported = []string{"numpy"} },
+		"module with ESC":      func(m *agentv1.RunRecord) { m.BoxKind, m.Preimported = BoxReady, []string{"\x1b[2J"} },
+		"17 modules": func(m *agentv1.RunRecord) {
+			m.BoxKind, m.Preimported = BoxReady, slices.Repeat([]string{"numpy"}, MaxImports+1)
+		},
 		"digest in capitals":   func(m *agentv1.RunRecord) { m.RunnerSha256 = strings.Repeat("AB", 32) },
 		"digest too short":     func(m *agentv1.RunRecord) { m.SeccompSha256 = "ab" },
 		"environment with NUL": func(m *agentv1.RunRecord) { m.Env[0] = "A=\x00" },

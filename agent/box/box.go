@@ -29,6 +29,8 @@ type Status struct {
 	Waiting int
 	// Cgroups is the number of control groups below the parent of boxes.
 	Cgroups int
+	// Ready are the boxes that are made ahead.
+	Ready []*agentv1.ReadyState
 }
 
 // Input is what a client sends after its start. Next gives io.EOF after the last

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"time"
 
@@ -131,7 +132,7 @@ func (l *life) disarm() {
 		return
 	}
 	l.armed = false
-	fired, at, err := l.m.o.Timers.Disarm(l.cfg.ID)
+	fired, at, err := l.m.o.Timers.Disarm(l.p.id)
 	switch {
 	case err != nil:
 		l.unknown("whether the guest's PID 1 ended the box", err.Error())
@@ -224,8 +225,10 @@ func (l *life) closeAll(group *cgroup.Dir) {
 	if l.conn != nil {
 		_ = l.conn.Close()
 	}
-	if l.stdinW != nil {
-		_ = l.stdinW.Close()
+	for _, f := range []*os.File{l.stdinW, l.outR, l.errR} {
+		if f != nil {
+			_ = f.Close()
+		}
 	}
 	if l.counters != nil {
 		_ = l.counters.Close()

@@ -32,8 +32,10 @@ import (
 const (
 	// makeTimeout bounds the engine's part: container, task, start.
 	makeTimeout = time.Minute
-	// readyTimeout bounds the interpreter's start.
-	readyTimeout = 30 * time.Second
+	// readyTimeout bounds the interpreter's start, importTimeout one with modules
+	// that are imported ahead.
+	readyTimeout  = 30 * time.Second
+	importTimeout = 3 * time.Minute
 	// fillTimeout bounds the writing of all files, the client's share included.
 	fillTimeout = 10 * time.Minute
 	// readTimeout bounds a reading of the settings.
@@ -73,6 +75,10 @@ type plan struct {
 	queueWait          time.Duration
 	exclusive          bool
 	input              input
+	// ahead is for a box that is made for whatever run comes, with these modules
+	// imported; it has no program, and stdout and stderr are what its run may keep.
+	ahead   bool
+	imports []string
 	// known and left are for a run: what was put into its working folder, and what
 	// may come back of it.
 	known *collect.Known
@@ -93,10 +99,12 @@ type input interface {
 	stdin(ctx context.Context, w *os.File)
 }
 
-// life is one box from the request to its removal.
+// life is one box from the request to its removal. A box that is made ahead has one
+// too, up to the run that gets it: see ready_linux.go.
 type life struct {
-	m   *Manager
-	p   plan
+	m *Manager
+	p plan
+	// cfg.ID is the box's id: that of the run, unless the box was made ahead.
 	cfg oci.Config
 	dir string
 	// device is the image's, "major:minor".
@@ -124,6 +132,7 @@ type life struct {
 	started, deleted, left bool
 	conn                   *runner.Conn
 	stdinW                 *os.File
+	outR, errR             *os.File // until somebody listens to them
 	stdout, stderr         *output.Capture
 	streams                [3]string // what the box is to have as descriptors 0 to 2
 	counters               *counters.Group
@@ -135,6 +144,7 @@ type life struct {
 	goAt                   time.Duration
 
 	mu       sync.Mutex
+	heir     *life // the run that has its box, for a life that ended so
 	group    *cgroup.Dir
 	over     bool // the end is known: no kill is its cause any more
 	cause    cause
@@ -153,10 +163,10 @@ func (r *refusal) Unwrap() error { return r.err }
 
 func refuse(reason string, err error) error { return &refusal{reason, err} }
 
-// live leads a box through its life.
-func (m *Manager) live(ctx context.Context, p plan, send func(*agentv1.RunEvent) error) error {
+// newLife begins the life of a box, which ends with ctx at the latest.
+func (m *Manager) newLife(ctx context.Context, p plan) *life {
 	l := &life{
-		m: m, p: p, client: ctx, dir: filepath.Join(m.o.Dir, p.id), log: m.o.Log.With("run", p.id), out: newStream(),
+		m: m, p: p, client: ctx, dir: filepath.Join(m.o.Dir, p.id), log: m.o.Log.With("run", p.id),
 		counted: make(chan struct{}),
 		rec: &agentv1.RunRecord{
 			Id: p.id, RequestedAtNs: int64(m.o.Boot()), BoxKind: api.BoxCold, RunnerSha256: runner.SHA256(),
@@ -166,8 +176,15 @@ func (m *Manager) live(ctx context.Context, p plan, send func(*agentv1.RunEvent)
 	l.cfg.ID = p.id
 	// Before anybody can find the life, and kill it.
 	l.ctx, l.cancel = context.WithCancel(ctx)
-	defer l.cancel()
 	l.giving, l.stopGiving = context.WithCancelCause(ctx)
+	return l
+}
+
+// live leads a box through its life.
+func (m *Manager) live(ctx context.Context, p plan, send func(*agentv1.RunEvent) error) error {
+	l := m.newLife(ctx, p)
+	l.out = newStream()
+	defer l.cancel()
 	defer l.stopGiving(nil)
 	if err := m.add(l); err != nil {
 		return err
@@ -178,14 +195,14 @@ func (m *Manager) live(ctx context.Context, p plan, send func(*agentv1.RunEvent)
 		}
 	}()
 	defer m.o.Activity()()
+	defer m.ahead.Hold()()
 	// The client's end kills the box, whatever the life is at.
 	defer context.AfterFunc(ctx, func() { l.kill(causeCancel, "the client is gone") })()
 
 	sent := make(chan error, 1)
 	go func() { sent <- l.out.run(ctx, send) }()
-	grant, root, err := l.admit()
+	grant, err := l.admit()
 	if err == nil {
-		l.cfg.Slot, l.cfg.ImageRoot = grant.Slot, root
 		err = l.whole(ctx, grant)
 	}
 	l.out.close()
@@ -220,31 +237,33 @@ func (p plan) wire() *agentv1.Limits {
 	}
 }
 
-// admit waits for the image, for room and for the engine.
-func (l *life) admit() (*admission.Grant, string, error) {
+// admit gives the run a box that was made ahead, or waits for the image, for room and
+// for the engine.
+func (l *life) admit() (*admission.Grant, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.p.queueWait)
 	defer cancel()
+	if grant := l.take(ctx); grant != nil {
+		return grant, nil
+	}
 	root, device, err := l.m.o.Images.Root(ctx, l.p.image)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	l.device = device
 	asked := l.m.o.Boot()
-	grant, err := l.m.o.Room.Acquire(ctx, admission.Need{
-		MemoryBytes: l.p.limits.MemoryBytes + l.p.stdout + l.p.stderr,
-		MilliCPU:    l.p.limits.MilliCPU, Exclusive: l.p.exclusive,
-	}, l.queued)
+	grant, err := l.acquire(ctx)
 	if err != nil {
 		if ctx.Err() != nil && l.ctx.Err() == nil {
 			err = fmt.Errorf("%w within %v: %w", ErrBusy, l.p.queueWait, err)
 		}
-		return nil, "", err
+		return nil, err
 	}
 	l.rec.QueuedNs = int64(l.m.o.Boot() - asked)
 	if l.engine, err = l.m.ready(ctx); err != nil {
 		grant.Release()
-		return nil, "", err
+		return nil, err
 	}
+	l.cfg.Slot, l.cfg.ImageRoot = grant.Slot, root
 	l.admitted.Store(true)
 	admitted := &agentv1.Admitted{QueuedNs: l.rec.QueuedNs}
 	if l.p.bulk != nil {
@@ -252,7 +271,23 @@ func (l *life) admit() (*admission.Grant, string, error) {
 	}
 	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: admitted}})
 	l.stage("admitted")
-	return grant, root, nil
+	return grant, nil
+}
+
+// acquire waits for room, for which boxes that were made ahead give way.
+func (l *life) acquire(ctx context.Context) (*admission.Grant, error) {
+	need := l.p.need()
+	if l.m.o.Room.Check(need) == nil {
+		l.m.ahead.MakeRoom(ctx, func() bool { return l.m.o.Room.Fits(need) })
+	}
+	return l.m.o.Room.Acquire(ctx, need, l.queued)
+}
+
+// need is the room that the box takes, and what is kept of its output.
+func (p plan) need() admission.Need {
+	return admission.Need{
+		MemoryBytes: p.limits.MemoryBytes + p.stdout + p.stderr, MilliCPU: p.limits.MilliCPU, Exclusive: p.exclusive,
+	}
 }
 
 // queued tells the client that it has to wait.
@@ -278,6 +313,7 @@ func (l *life) whole(ctx context.Context, grant *admission.Grant) error {
 		if c.Status == api.CleanupRemoved {
 			// The output stays until the client has it.
 			grant.Keep(l.rec.GetStdout().GetKeptBytes() + l.rec.GetStderr().GetKeptBytes())
+			l.m.ahead.Retry()
 		}
 		removed <- c
 	}()
@@ -331,16 +367,12 @@ func (l *life) whole(ctx context.Context, grant *admission.Grant) error {
 // makeAndRun returns when the program has ended or must be ended: nil, or why it
 // was not started.
 func (l *life) makeAndRun() error {
-	if err := l.make(); err != nil {
-		return err
+	if l.rec.GetBoxKind() == api.BoxCold {
+		if err := l.makeReady(); err != nil {
+			return err
+		}
 	}
 	hooks := l.m.o.Hooks()
-	if hooks.Made != nil {
-		hooks.Made(l.cfg.ID, l.task.PID())
-	}
-	if err := l.check(false); err != nil {
-		return err
-	}
 	if err := l.fill(); err != nil {
 		return err
 	}
@@ -357,17 +389,25 @@ func (l *life) makeAndRun() error {
 	return nil
 }
 
+// makeReady makes the box, with its runner waiting, and reads its settings back.
+func (l *life) makeReady() error {
+	if err := l.make(); err != nil {
+		return err
+	}
+	if h := l.m.o.Hooks().Made; h != nil {
+		h(l.cfg.ID, l.task.PID())
+	}
+	return l.check(false)
+}
+
 // make makes the box, with its runner waiting.
 func (l *life) make() error {
 	ctx, cancel := context.WithTimeout(l.ctx, makeTimeout)
 	defer cancel()
 	var err error
 	l.cfg.Limits = l.p.limits
-	l.cfg.Args = append([]string{"/usr/bin/python3", l.p.program}, l.p.args...)
-	l.rec.Args = l.cfg.Args
-	env := oci.Env(l.p.limits, l.p.env)
-	l.rec.Env = env
-	l.cfg.Env = runner.Env(env)
+	l.given()
+	l.cfg.Args, l.cfg.Env = l.rec.Args, runner.Env(l.rec.Env)
 	if l.cfg.Work, err = makeWork(l.dir, l.cfg); err != nil {
 		return refuse(api.ReasonEngine, err)
 	}
@@ -376,6 +416,9 @@ func (l *life) make() error {
 		return refuse(api.ReasonEngine, err)
 	}
 	defer listener.Close()
+	if l.p.ahead {
+		listener.Late(l.p.imports)
+	}
 	spec, err := oci.Spec(l.cfg)
 	if err != nil {
 		return refuse(api.ReasonEngine, err)
@@ -406,23 +449,42 @@ func (l *life) make() error {
 	return l.meet(listener)
 }
 
+// given puts down what the program is given.
+func (l *life) given() {
+	l.rec.Args = append([]string{"/usr/bin/python3", l.p.program}, l.p.args...)
+	l.rec.Env = oci.Env(l.p.limits, l.p.env)
+}
+
+// pipes makes the box's streams, and gives its ends of them.
+func (l *life) pipes() (in, out, errs *os.File, err error) {
+	var all [3]error
+	in, l.stdinW, all[0] = os.Pipe()
+	l.outR, out, all[1] = os.Pipe()
+	l.errR, errs, all[2] = os.Pipe()
+	if err := errors.Join(all[:]...); err != nil {
+		for _, f := range []*os.File{in, out, errs} {
+			if f != nil {
+				_ = f.Close()
+			}
+		}
+		return nil, nil, nil, err
+	}
+	l.streams = [3]string{linkOf(in), linkOf(out), linkOf(errs)}
+	return in, out, errs, nil
+}
+
 // meet gives the runner its pipes and waits until it is ready.
 func (l *life) meet(listener *runner.Listener) error {
-	in, w, err := os.Pipe()
+	in, out, errs, err := l.pipes()
 	if err != nil {
 		return refuse(api.ReasonEngine, err)
 	}
-	l.stdinW = w
-	out, err := l.capture(1, &l.stdout, l.p.stdout)
-	if err != nil {
-		return refuse(api.ReasonEngine, errors.Join(err, in.Close()))
+	if !l.p.ahead { // an interpreter may say why it does not become ready
+		if err := l.listen(); err != nil {
+			return refuse(api.ReasonEngine, errors.Join(err, in.Close(), out.Close(), errs.Close()))
+		}
 	}
-	errs, err := l.capture(2, &l.stderr, l.p.stderr)
-	if err != nil {
-		return refuse(api.ReasonEngine, errors.Join(err, in.Close(), out.Close()))
-	}
-	l.streams = [3]string{linkOf(in), linkOf(out), linkOf(errs)}
-	ctx, cancel := context.WithTimeout(l.ctx, readyTimeout)
+	ctx, cancel := context.WithTimeout(l.ctx, l.p.readyTimeout())
 	defer cancel()
 	ctx, gone := context.WithCancelCause(ctx)
 	defer gone(nil)
@@ -440,20 +502,28 @@ func (l *life) meet(listener *runner.Listener) error {
 	return nil
 }
 
-// capture makes the pipe of output n, begins to read it and to send what is kept,
-// and gives the box's end.
-func (l *life) capture(n uint32, to **output.Capture, limit int64) (*os.File, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
+// readyTimeout is how long the interpreter may take until it is ready.
+func (p plan) readyTimeout() time.Duration {
+	if len(p.imports) > 0 {
+		return importTimeout
 	}
-	c, err := output.New(r, limit)
-	if err != nil {
-		return nil, errors.Join(err, w.Close())
+	return readyTimeout
+}
+
+// listen begins to read the output and to send what is kept of it.
+func (l *life) listen() error {
+	r, e := l.outR, l.errR
+	l.outR, l.errR = nil, nil
+	var err error
+	if l.stdout, err = output.New(r, l.p.stdout); err != nil {
+		return errors.Join(err, e.Close())
 	}
-	*to = c
-	l.out.follow(l.client, n, c)
-	return w, nil
+	l.out.follow(l.client, 1, l.stdout)
+	if l.stderr, err = output.New(e, l.p.stderr); err != nil {
+		return err
+	}
+	l.out.follow(l.client, 2, l.stderr)
+	return nil
 }
 
 // whyNoInterpreter adds what is known when the runner did not speak.
@@ -467,7 +537,7 @@ func (l *life) whyNoInterpreter(err error) error {
 		}
 		return fmt.Errorf("%s: %w", why, err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the image's python3 was not ready within %v: %w", readyTimeout, err)
+		return fmt.Errorf("the image's python3 was not ready within %v: %w", l.p.readyTimeout(), err)
 	default:
 		return fmt.Errorf("the image's python3 did not become ready: %w", err)
 	}
@@ -494,6 +564,11 @@ func (l *life) fill() error {
 		return refuse(api.ReasonFiles, err)
 	}
 	l.stage("files written")
+	if l.rec.GetBoxKind() == api.BoxReady {
+		if err := l.conn.Name(ctx, l.p.program, l.p.args); err != nil {
+			return refuse(api.ReasonInterpreter, err)
+		}
+	}
 	return nil
 }
 
@@ -503,7 +578,7 @@ func (l *life) release() error {
 		return refuse(api.ReasonEngine, err)
 	}
 	// From here on PID 1 ends the box even if the agent never does.
-	if err := l.m.o.Timers.Arm(l.cfg.ID, l.cfg.ID, l.p.timeout+api.TimerAfter); err != nil {
+	if err := l.m.o.Timers.Arm(l.p.id, l.cfg.ID, l.p.timeout+api.TimerAfter); err != nil {
 		return refuse(api.ReasonTimer, err)
 	}
 	l.armed = true
@@ -564,6 +639,10 @@ func (l *life) sampled(s counters.Sample) {
 
 // kill ends the box at once; the first cause counts.
 func (l *life) kill(c cause, detail string) {
+	if heir := l.owner(); heir != l {
+		heir.kill(c, detail)
+		return
+	}
 	if c == causeCancel {
 		l.stopGiving(errors.New(detail))
 	}
@@ -579,6 +658,16 @@ func (l *life) kill(c cause, detail string) {
 		}
 	}
 	l.cancel()
+}
+
+// owner is the life that has the box now.
+func (l *life) owner() *life {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.heir != nil {
+		return l.heir
+	}
+	return l
 }
 
 func (l *life) cgroupDir() string { return filepath.Join(l.m.o.CgroupRoot, l.cfg.Cgroup()) }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -24,6 +25,7 @@ import (
 	"github.com/pybox/pybox/agent/images"
 	"github.com/pybox/pybox/agent/oci"
 	"github.com/pybox/pybox/agent/oom"
+	"github.com/pybox/pybox/agent/ready"
 )
 
 // Timers are the last-resort timers of the guest's PID 1; see control.Client.
@@ -78,6 +80,10 @@ type Manager struct {
 
 	tidy sync.Mutex // one collection at a time
 
+	// ahead are the boxes that are made ahead, numbered by made.
+	ahead *ready.Pool[plan, *waiting]
+	made  atomic.Int64
+
 	mu     sync.Mutex
 	lives  map[string]*life
 	engine *engine.Engine
@@ -103,10 +109,12 @@ func NewManager(o Options) (*Manager, error) {
 	if o.Hooks == nil {
 		o.Hooks = func() Hooks { return Hooks{} }
 	}
-	return &Manager{
+	m := &Manager{
 		o: o, seccomp: oci.SeccompSHA256(filter), lives: map[string]*life{},
 		state: engineStarting, change: make(chan struct{}),
-	}, nil
+	}
+	m.ahead = m.newPool()
+	return m, nil
 }
 
 // recoverTimeout bounds the wait for boxes that died with the engine, and then
@@ -122,6 +130,7 @@ func (m *Manager) Supervise(ctx context.Context) error {
 		m.setState(engineFailed+": "+err.Error(), nil)
 		return fmt.Errorf("%w: %w", ErrEngine, err)
 	}
+	go m.ahead.Run(ctx)
 	for {
 		m.setState(engineReady, e)
 		select {
@@ -150,7 +159,7 @@ func (m *Manager) recover(ctx context.Context, e *engine.Engine) error {
 	// all.
 	for _, l := range lost {
 		select {
-		case <-l.counted:
+		case <-l.owner().counted:
 		case <-ctx.Done():
 			return fmt.Errorf("run %s: its box is not empty: %w", l.cfg.ID, ctx.Err())
 		}
@@ -225,6 +234,7 @@ func (m *Manager) Status() Status {
 		}
 	}
 	s.Cgroups = m.cgroups()
+	s.Ready = m.readyStates()
 	return s
 }
 
@@ -245,20 +255,23 @@ func (m *Manager) Cancel(id string) error {
 func (m *Manager) add(l *life) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.lives[l.cfg.ID] != nil {
-		return fmt.Errorf("%w: %s", ErrExists, l.cfg.ID)
+	if m.lives[l.p.id] != nil {
+		return fmt.Errorf("%w: %s", ErrExists, l.p.id)
 	}
-	m.lives[l.cfg.ID] = l
+	m.lives[l.p.id] = l
 	return nil
 }
 
-// remove gives the id of a life back. A client may use it again as soon as it knows
-// that the box is gone, so another life may have it by the second call.
+// remove gives the ids of a life back: that of the run, and that of its box where it is
+// another. A client may use the first again as soon as it knows that the box is gone, so
+// another life may have it by the second call.
 func (m *Manager) remove(l *life) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.lives[l.cfg.ID] == l {
-		delete(m.lives, l.cfg.ID)
+	for _, id := range []string{l.p.id, l.cfg.ID} {
+		if m.lives[id] == l {
+			delete(m.lives, id)
+		}
 	}
 }
 

@@ -180,6 +180,7 @@ func (l *life) removeLater(grant *admission.Grant) {
 	l.log.Info("the box is removed after all")
 	l.m.remove(l)
 	grant.Release()
+	l.m.ahead.Retry()
 }
 
 func (l *life) removeSteps(ctx context.Context, first bool) {

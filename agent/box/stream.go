@@ -49,8 +49,11 @@ type piece struct {
 // errStreamOver: the client's stream took no more.
 var errStreamOver = errors.New("the client's stream has ended")
 
-// event queues e.
+// event queues e. A nil stream, of a box that no run has yet, has nobody to tell.
 func (s *stream) event(e *agentv1.RunEvent) {
+	if s == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue = append(s.queue, e)

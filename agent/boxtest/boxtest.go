@@ -180,6 +180,38 @@ func (g *Guest) Idle(t *testing.T) {
 	})
 }
 
+// SetReady has so many boxes kept ready for runs as p is one, and takes back what was
+// asked for before; 0: none.
+func (g *Guest) SetReady(t *testing.T, n uint32, p Program) {
+	t.Helper()
+	r := &agentv1.SetReadyRequest{}
+	if n > 0 {
+		s := g.RunStart(&p)
+		r.Ready = []*agentv1.Ready{{
+			Image: s.GetImage(), Count: n, Limits: s.GetLimits(), Env: s.GetEnv(), OutputBytes: s.GetStdoutBytes() + s.GetStderrBytes(),
+		}}
+	}
+	if _, err := g.Client.SetReady(g.Context(t), connect.NewRequest(r)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// AwaitReady waits until all boxes that are to be ready are.
+func (g *Guest) AwaitReady(t *testing.T) {
+	t.Helper()
+	g.Until(t, "ready boxes", func(s *agentv1.StatusResponse) bool {
+		for _, r := range s.GetReady() {
+			if r.GetTrouble() != "" {
+				t.Fatalf("no box is made ready: %v", r)
+			}
+			if r.GetReady() < r.GetWanted() {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // Program is what to run.
 type Program struct {
 	// Source is the Python text; Name its file, main.py by default.

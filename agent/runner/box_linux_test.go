@@ -103,6 +103,7 @@ type testBox struct {
 	cmd  *exec.Cmd
 	conn *Conn
 	gone chan struct{} // closed when the init was reaped
+	late []string      // name and arguments that are still to be given
 
 	in       *os.File // the program's standard input
 	out, err *drain
@@ -225,6 +226,10 @@ type boxSpec struct {
 	notIt bool
 	// code is what the image would have.
 	code []Bytecode
+	// late starts it before its program's name and arguments are known, with modules
+	// imported ahead.
+	late    bool
+	modules []string
 }
 
 // newBox starts a Python that waits in the runner for the program args[0].
@@ -260,7 +265,12 @@ func (s boxSpec) start(t testing.TB) (*testBox, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.cmd = pythonIn(t, b.work, environment(env, filepath.Join(b.work, Dir)), s.args...)
+	args := s.args
+	if s.late {
+		l.Late(s.modules)
+		b.late, args = s.args, []string{Placeholder}
+	}
+	b.cmd = pythonIn(t, b.work, environment(env, filepath.Join(b.work, Dir)), args...)
 	if err := b.cmd.Start(); err != nil {
 		t.Skipf("this machine cannot start a process in new namespaces: %v", err)
 	}
@@ -335,6 +345,11 @@ func (b *testBox) write(name, text string) {
 func (b *testBox) start(name, program string) {
 	b.t.Helper()
 	b.write(name, program)
+	if b.late != nil {
+		if err := b.conn.Name(b.ctx(), b.late[0], b.late[1:]); err != nil {
+			b.t.Fatal(err)
+		}
+	}
 	if err := b.conn.Go(b.ctx()); err != nil {
 		b.t.Fatal(err)
 	}

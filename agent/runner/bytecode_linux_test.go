@@ -64,7 +64,7 @@ func TestBytecode(t *testing.T) {
 	}
 
 	// Another runner's code, which speaks another protocol, shows which one runs.
-	other := bytes.Replace(source, []byte(`b"R\x02"`), []byte(`b"R\x09"`), 1)
+	other := bytes.Replace(source, []byte(`b"R\x03"`), []byte(`b"R\x09"`), 1)
 	if _, err := box(readBytecode(t, compileAs(t, other, source))); !errors.Is(err, ErrProtocol) {
 		t.Errorf("the byte code is not used: %v", err)
 	}

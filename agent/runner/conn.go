@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -40,12 +41,13 @@ type Conn struct {
 	// moves the bytes of a file on from there without looking at them.
 	offer func(message []byte, size int64) (*os.File, error)
 	// unread tells how many bytes of such a pipe were not taken yet.
-	unread  func(*os.File) (int, error)
-	buf     []byte        // for the pieces of files, until Go
-	step    time.Duration // stepTimeout, but in tests
-	lost    error         // why no call can be made any more
-	started chan int
-	ended   chan Status
+	unread   func(*os.File) (int, error)
+	buf      []byte        // for the pieces of files, until Go
+	step     time.Duration // stepTimeout, but in tests
+	lost     error         // why no call can be made any more
+	nameless bool          // the program's name is still to come
+	started  chan int
+	ended    chan Status
 }
 
 func newConn(c net.Conn) *Conn {
@@ -160,10 +162,49 @@ func (c *Conn) MkdirAll(ctx context.Context, name string) error {
 	return fileError(name, answer.errno)
 }
 
+// Name tells the init of a box that was started with Placeholder which program it is
+// going to be, and with which arguments. Go needs it then, and is the only call after
+// it. args have at most MaxArgsBytes, with one for the end of each.
+func (c *Conn) Name(ctx context.Context, name string, args []string) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	if strings.Contains(name, "/") || !c.nameless {
+		return fmt.Errorf("%w: %.100q as a name that comes late", ErrOrder, name)
+	}
+	var words []byte
+	for _, a := range args {
+		if strings.Contains(a, "\x00") {
+			return fmt.Errorf("%w: a NUL in an argument", fs.ErrInvalid)
+		}
+		words = append(append(words, a...), 0)
+	}
+	if len(words) > MaxArgsBytes {
+		return fmt.Errorf("%w: arguments of %d bytes, want at most %d", fs.ErrInvalid, len(words), MaxArgsBytes)
+	}
+	err := c.within(ctx, func() error {
+		err := c.send(append([]byte{msgName}, name...))
+		for piece := range slices.Chunk(words, maxArgsPiece) {
+			if err == nil {
+				err = c.send(append([]byte{msgArgs}, piece...))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("name the program: %w", err)
+	}
+	c.nameless = false
+	return nil
+}
+
 // Go starts the program. ctx bounds the call, not the program. From a nil error
 // on, Started and Ended tell what happens; after any error the program may still
 // have been started, and the box must be ended.
 func (c *Conn) Go(ctx context.Context) error {
+	if c.nameless {
+		return fmt.Errorf("%w: the program has no name", ErrOrder)
+	}
 	err := c.within(ctx, func() error { return c.send([]byte{msgGo}) })
 	if err != nil {
 		return fmt.Errorf("start the program: %w", err)
@@ -317,8 +358,11 @@ func (c *Conn) readFrom() (report, int, error) {
 		return report{}, 0, err
 	}
 	r, err := decode(b[:n])
-	if err == nil && r.kind == msgBroken {
+	if err == nil && (r.kind == msgBroken || r.kind == msgUnable) {
 		err = fmt.Errorf("%w, it says %s", ErrBroken, r.text)
+		if r.kind == msgUnable {
+			err = fmt.Errorf("%w: %w", ErrUnable, err)
+		}
 	}
 	return r, pid, err
 }

@@ -24,7 +24,7 @@ func playInit(t *testing.T) (*Conn, *net.UnixConn) {
 		t.Fatal(err)
 	}
 	peer := dial(t, work)
-	say(t, peer, "R\x02")
+	say(t, peer, "R\x03")
 	r, w := pipe(t)
 	c, err := l.Accept(t.Context(), os.Getpid(), r, w, w)
 	if err != nil {

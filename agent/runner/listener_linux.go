@@ -29,7 +29,14 @@ type Listener struct {
 	made []string // what is in dir, in the order of its removal
 
 	uid, gid int // of the program, as the agent sees them
+
+	late    bool     // the program's name comes late
+	modules []string // to be imported ahead
 }
+
+// Late says, before Accept, that the init was started with Placeholder, and which
+// modules it is to import before it is ready: their full names.
+func (l *Listener) Late(modules []string) { l.late, l.modules = true, modules }
 
 // Prepare puts the runner's folder, with the runner and a listening socket, into
 // workDir, which must be the box's working folder, empty and seen by nobody else
@@ -199,6 +206,7 @@ func (l *Listener) accept(ctx context.Context, pid int, streams []*os.File) (*Co
 	c.from = func(b []byte) (int, int, error) { return readFrom(sock, b) }
 	c.offer = func(b []byte, size int64) (*os.File, error) { return offer(sock, b, size) }
 	c.unread = unread
+	c.nameless = l.late
 	return c, c.within(ctx, func() error {
 		if err := checkPeer(sock, pid); err != nil {
 			return err
@@ -300,7 +308,7 @@ func (l *Listener) handOver(sock *net.UnixConn, streams []*os.File) error {
 		}
 		fds[i] = fd // the file stays open until Accept returns
 	}
-	_, _, err := sock.WriteMsgUnix([]byte{msgStreams}, unix.UnixRights(fds...), nil)
+	_, _, err := sock.WriteMsgUnix(encodeStreams(l.late, l.modules), unix.UnixRights(fds...), nil)
 	if isGone(err) {
 		return gone(err)
 	}

@@ -178,8 +178,8 @@ func TestAcceptHostileInit(t *testing.T) {
 		play func(t *testing.T, c *net.UnixConn)
 		want error
 	}{
-		"ready":         {func(t *testing.T, c *net.UnixConn) { say(t, c, "R\x02") }, nil},
-		"other version": {func(t *testing.T, c *net.UnixConn) { say(t, c, "R\x03") }, ErrProtocol},
+		"ready":         {func(t *testing.T, c *net.UnixConn) { say(t, c, "R\x03") }, nil},
+		"other version": {func(t *testing.T, c *net.UnixConn) { say(t, c, "R\x01") }, ErrProtocol},
 		"out of turn":   {func(t *testing.T, c *net.UnixConn) { say(t, c, "X\x00\x00\x00\x00") }, ErrProtocol},
 		"too long":      {func(t *testing.T, c *net.UnixConn) { say(t, c, "B"+strings.Repeat("x", maxReport)) }, ErrProtocol},
 		"broken":        {func(t *testing.T, c *net.UnixConn) { say(t, c, "Bno \x1b[m\u0085") }, ErrBroken},
@@ -229,7 +229,7 @@ func TestFolderReplaced(t *testing.T) {
 				if err := replace(work); err != nil {
 					t.Fatal(err)
 				}
-				say(t, c, "R\x02")
+				say(t, c, "R\x03")
 			})
 			if err == nil {
 				t.Errorf("accepted; %s has %v", work, list(t, work))

@@ -15,10 +15,14 @@ import (
 // Numbers are little-endian.
 //
 //	agent to init
-//	  I                             with the descriptors for 0, 1, 2 (SCM_RIGHTS)
+//	  I late(1) modules             with the descriptors for 0, 1, 2 (SCM_RIGHTS); late is 1
+//	                                where Placeholder stands for the program's name; the
+//	                                modules to import ahead, with spaces between them
 //	  D path                        make this folder; answered by A
 //	  F mode(2) size(8) path        make this file of so many bytes, which come out of
 //	                                the pipe whose descriptor is with it; answered by A
+//	  P name                        the program's name, where it comes late
+//	  V arguments                   more of its arguments, each with a NUL behind it
 //	  G                             go
 //	init to agent
 //	  R version(1)                  streams taken, ready
@@ -27,10 +31,13 @@ import (
 //	  N errno(4)                    it could not be made
 //	  X status(4)                   the program ended: status of waitpid(2)
 //	  B text                        the runner failed; it exits
+//	  U text                        the same, since this python3 takes no name late
 const (
 	msgStreams = 'I'
 	msgFolder  = 'D'
 	msgFile    = 'F'
+	msgName    = 'P'
+	msgArgs    = 'V'
 	msgGo      = 'G'
 
 	msgReady      = 'R'
@@ -39,16 +46,19 @@ const (
 	msgNotStarted = 'N'
 	msgEnded      = 'X'
 	msgBroken     = 'B'
+	msgUnable     = 'U'
 )
 
 const (
-	protocolVersion = 2
+	protocolVersion = 3
 	// pipeBytes is what a pipe holds, and how much of a file is written at a time: each
 	// piece is a change between two processes, which costs most where the processor is
 	// emulated. A file of smallPipe takes a pipe as the kernel makes it.
 	pipeBytes = 1 << 20
 	smallPipe = 64 << 10
-	// maxReport is the longest message of the init, a B.
+	// maxArgsPiece is how many bytes of arguments one message has at most.
+	maxArgsPiece = 4 << 10
+	// maxReport is the longest message of the init, a B or U.
 	maxReport = 512
 	// maxErrno is MAX_ERRNO of Linux.
 	maxErrno = 4095
@@ -60,7 +70,7 @@ type report struct {
 	errno   syscall.Errno      // A, N
 	written int64              // A
 	status  syscall.WaitStatus // X
-	text    string             // B: hostile, quoted
+	text    string             // B, U: hostile, quoted
 }
 
 // decode takes exactly the messages that a sound runner can send. An error
@@ -73,7 +83,7 @@ func decode(b []byte) (report, error) {
 	bad := func() (report, error) {
 		return report{}, fmt.Errorf("%w: message %.40q", ErrProtocol, b)
 	}
-	want := map[byte]int{msgReady: 1, msgAnswer: 12, msgStarted: 0, msgNotStarted: 4, msgEnded: 4, msgBroken: len(body)}
+	want := map[byte]int{msgReady: 1, msgAnswer: 12, msgStarted: 0, msgNotStarted: 4, msgEnded: 4, msgBroken: len(body), msgUnable: len(body)}
 	if n, known := want[r.kind]; !known || len(body) != n {
 		return bad()
 	}
@@ -91,7 +101,7 @@ func decode(b []byte) (report, error) {
 	case msgEnded:
 		status := binary.LittleEndian.Uint32(body)
 		r.status, ok = syscall.WaitStatus(status), isEnd(status)
-	case msgBroken:
+	case msgBroken, msgUnable:
 		r.text = strconv.QuoteToASCII(strings.ToValidUTF8(string(body), string(utf8.RuneError)))
 	}
 	if !ok {
@@ -118,6 +128,14 @@ func isEnd(status uint32) bool {
 	default:
 		return signal <= 64 && status>>8 == 0
 	}
+}
+
+func encodeStreams(late bool, modules []string) []byte {
+	b := []byte{msgStreams, 0}
+	if late {
+		b[1] = 1
+	}
+	return append(b, strings.Join(modules, " ")...)
 }
 
 func encodeFolder(name string) []byte { return append([]byte{msgFolder}, name...) }

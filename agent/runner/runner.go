@@ -56,7 +56,15 @@ const (
 	// MaxDepth is how many parts a path has at most. With MaxNameBytes it
 	// keeps every path below PATH_MAX.
 	MaxDepth = 16
+	// MaxArgsBytes bounds the arguments of a program whose name comes late, with one
+	// byte for the end of each.
+	MaxArgsBytes = 64 << 10
 )
+
+// Placeholder is what an interpreter is started with where the name of its program is
+// not known yet: see Conn.Name. It takes as much room as the longest name can, and
+// nobody's file is called so.
+var Placeholder = strings.Repeat("the-name-of-the-program-comes-later.", MaxNameBytes)[:MaxNameBytes]
 
 // Sentinels, to be tested with errors.Is.
 var (
@@ -72,6 +80,9 @@ var (
 	// ErrBroken: the runner said why it could not do its work. What it said
 	// is untrusted.
 	ErrBroken = errors.New("the runner failed in the box")
+	// ErrUnable: the image's python3 cannot be given the name of its program late.
+	// It comes with ErrBroken.
+	ErrUnable = errors.New("no box of this image can be made ahead")
 	// ErrNotStarted: the program's process could not be made. The cause is a
 	// syscall.Errno: EAGAIN where the process limit allows none beside the
 	// init, ENOMEM.

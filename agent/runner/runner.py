@@ -20,14 +20,17 @@ def main(sock):
     if sock.fileno() <= 2:
         raise OSError("descriptors 0 to 2 are not open")
     sock.connect(".pybox/s")
-    take_streams(sock)
+    late, modules = take_streams(sock)
     try:
         seed(SEEDS, "/tmp")
     except Exception:
         pass  # the image has none, or there is no room: no program needs them
     restore()
-    sock.send(b"R\x02")
-    serve(sock)
+    for module in modules:
+        __import__(module)
+    late = late_name() if late else None
+    sock.send(b"R\x03")
+    program = serve(sock)
     # As init this process is to ignore what Python would turn into an exception.
     interrupt = _signal.getsignal(_signal.SIGINT)
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
@@ -38,6 +41,8 @@ def main(sock):
         raise
     if child:
         init(sock, child)
+    if late:
+        become(late, *program)
     sock.send(b"S")  # the kernel tells the agent whose it is
     sock.close()
     _signal.signal(_signal.SIGINT, interrupt)
@@ -55,9 +60,10 @@ def receive(sock, most, fds):
 
 
 def take_streams(sock):
-    """Puts the descriptors of the first message, and streams on them, in place."""
-    message, fds = receive(sock, 1, 3)
-    if message != b"I" or len(fds) != 3:
+    """Puts the descriptors of the first message, and streams on them, in place. Returns
+    whether the program's name comes later, and the modules to import before."""
+    said, fds = receive(sock, MESSAGE, 3)
+    if said[:1] != b"I" or len(fds) != 3:
         raise OSError("no descriptors came")
     for fd, came in enumerate(fds):
         posix.dup2(came, fd)
@@ -65,6 +71,7 @@ def take_streams(sock):
     sys.stdin = sys.__stdin__ = stream(sys.stdin, 0, "<stdin>", "r")
     sys.stdout = sys.__stdout__ = stream(sys.stdout, 1, "<stdout>", "w")
     sys.stderr = sys.__stderr__ = stream(sys.stderr, 2, "<stderr>", "w")
+    return said[1:2] == b"\x01", said[2:].decode().split()
 
 
 def stream(old, fd, name, mode):
@@ -129,12 +136,20 @@ def forget_bytecode(path):
 
 
 def serve(sock):
-    """Makes files and folders until the agent says go."""
+    """Makes files and folders until the agent says go. Returns the program's name and
+    arguments if they came."""
+    name = args = b""
     while True:
         message, fds = receive(sock, MESSAGE, 1)
         kind = message[:1]
         if kind == b"G":
-            return
+            return name, args
+        if kind == b"P":
+            name = message[1:]
+            continue
+        if kind == b"V":
+            args += message[1:]
+            continue
         if kind == b"D":
             done, errno = 0, make_folders(message[1:])
         elif kind == b"F":
@@ -204,6 +219,88 @@ def make_file(source, path, mode, size):
     return done, errno
 
 
+def late_name():
+    """Finds where CPython keeps the program's name, while another of the greatest length
+    stands for one that is not known yet. It looks at the name only when this file has
+    been imported: pymain_run_python of its main.c takes run_filename and argv of the
+    configuration that it keeps, and these are strings on the heap."""
+    old = sys.argv[0]
+    wide = wide_of(old)
+    heap, static = regions()
+    copy = read(*heap)
+    itself = id(wide) + bytes.__basicsize__ - 1
+    found = [at for at in places(copy, heap[0], wide) if at != itself]
+    folder = wide_of(WORK + "/")
+    paths = places(copy, heap[0], folder + wide)
+    # The configuration is a part of _PyRuntime, a variable of CPython.
+    if not any(at.to_bytes(8, "little") in data for data in static for at in paths):
+        raise NotImplementedError("this python3 does not keep the name of its program as CPython 3.13 does")
+    with open("/proc/self/stat", "rb") as stat:
+        arguments = int(stat.read().rpartition(b")")[2].split()[45])  # proc_pid_stat(5)
+    shown = arguments + len(sys.orig_argv[0]) + 1
+    if read(shown, shown + len(old)) != old.encode():
+        raise NotImplementedError("the kernel does not show the name of the program where it should")
+    return old.encode(), wide, bytearray(len(wide)), found, shown
+
+
+def become(late, name, args):
+    """Gives the program its name and arguments: what it and the interpreter see of them,
+    and as much of what the kernel shows as there is room for."""
+    old, wide, seen, found, shown = late
+    decode = sys.modules["os"].fsdecode
+    words = [decode(word) for word in (name, *args.split(b"\0")[:-1])]
+    sys.argv[:] = sys.orig_argv[1:] = words
+    new = wide_of(words[0] + "\0")
+    mem = posix.open("/proc/self/mem", posix.O_RDWR | posix.O_CLOEXEC)
+    for at in found:
+        # Some were free when they were found, and may have been used since.
+        if posix.preadv(mem, [seen], at) == len(wide) and seen == wide:
+            posix.pwrite(mem, new, at)
+    posix.pwrite(mem, (name + b"\0" + args)[: len(old)].ljust(len(old), b"\0"), shown)
+    posix.close(mem)
+
+
+def wide_of(text):
+    """Text as wchar_t of Linux, without a module of a codec that would stay."""
+    return b"".join([ord(c).to_bytes(4, "little") for c in text])
+
+
+def regions():
+    """Where this process has its heap, and copies of the writable variables of its
+    program and libraries."""
+    heap, static, end = None, [], 0
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            where, mode, _, _, _, *name = line.split(None, 5)
+            low, high = (int(n, 16) for n in where.split("-"))
+            if mode == "rw-p" and name and name[0].startswith("/") or not name and low == end:
+                static.append(read(low, high))
+                end = high
+            elif name and name[0].startswith("[heap]"):
+                heap = low, high
+    if not heap:
+        raise NotImplementedError("this python3 has no heap where the kernel shows one")
+    return heap, static
+
+
+def read(low, high):
+    """Copies memory of this process."""
+    mem = posix.open("/proc/self/mem", posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        return posix.pread(mem, high - low, low)
+    finally:
+        posix.close(mem)
+
+
+def places(copy, low, what):
+    """The addresses of what in memory that begins at low."""
+    at, found = copy.find(what), []
+    while at >= 0:
+        found.append(low + at)
+        at = copy.find(what, at + 1)
+    return found
+
+
 def init(sock, child):
     """Reaps until the program ends. The kernel ends what is left with this process."""
     for fd in 0, 1, 2:
@@ -223,7 +320,8 @@ try:
 except BaseException as error:
     # No program runs unless all went well: `site` would go on.
     try:
-        sock.send(b"B" + ascii(error).encode()[:500])
+        kind = b"U" if type(error) is NotImplementedError else b"B"
+        sock.send(kind + ascii(error).encode()[:500])
     finally:
         posix._exit(BROKEN)
 

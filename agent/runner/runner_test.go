@@ -98,7 +98,7 @@ func le(kind byte, numbers ...uint32) string {
 
 func TestDecode(t *testing.T) {
 	good := map[string]report{
-		"R\x02":                        {kind: msgReady},
+		"R\x03":                        {kind: msgReady},
 		le('A', 0, 5, 1):               {kind: msgAnswer, written: 1<<32 + 5},
 		le('A', 28, 0, 0):              {kind: msgAnswer, errno: syscall.ENOSPC},
 		"S":                            {kind: msgStarted},
@@ -117,7 +117,7 @@ func TestDecode(t *testing.T) {
 		}
 	}
 	bad := []string{
-		"", "R", "R\x01", "R\x02\x02", "Q", "\x00", "I", "G",
+		"", "R", "R\x02", "R\x03\x03", "Q", "\x00", "I", "G",
 		le('A', 0, 0), le('A', 5000, 0, 0), le('A', 0, 0, 1<<31), le('A', 0, 0, 0, 0),
 		"S\x02", le('S', 2),
 		le('N', 0), le('N', 4096), "N",
@@ -133,7 +133,7 @@ func TestDecode(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, seed := range []string{"R\x02", le('A', 0, 5, 0), "S", le('N', 11), le('X', 9), "Bx\x1b", "", "X"} {
+	for _, seed := range []string{"R\x03", le('A', 0, 5, 0), "S", le('N', 11), le('X', 9), "Bx\x1b", "", "X"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -181,23 +181,32 @@ if __name__ == "__main__":
 
 func TestNativeSemantics(t *testing.T) {
 	for _, n := range natives {
-		t.Run(n.name, func(t *testing.T) {
-			t.Parallel()
-			b := newBox(t, n.environment(), "main.py", "first", "second")
-			for name, text := range n.files {
-				b.write(name, text)
-			}
-			b.start("main.py", n.program)
-			_, _ = b.in.WriteString(n.stdin)
-			got := b.finish()
-			b.end()
-			want := n.plain(t, b.work)
-			compare(t, "stdout", got.out, want.out)
-			compare(t, "stderr", got.err, want.err)
-			if got.status != want.status {
-				t.Errorf("raw status %#x, plain %#x", got.status, want.status)
-			}
-		})
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, late %t", n.name, late), func(t *testing.T) {
+				t.Parallel()
+				n.compare(t, late)
+			})
+		}
+	}
+}
+
+// compare runs the program in a box, which was made before its name was known if late,
+// and outside of one.
+func (n native) compare(t *testing.T, late bool) {
+	t.Helper()
+	b := boxSpec{env: n.environment(), args: []string{"main.py", "first", "second"}, late: late}.mustStart(t)
+	for name, text := range n.files {
+		b.write(name, text)
+	}
+	b.start("main.py", n.program)
+	_, _ = b.in.WriteString(n.stdin)
+	got := b.finish()
+	b.end()
+	want := n.plain(t, b.work)
+	compare(t, "stdout", got.out, want.out)
+	compare(t, "stderr", got.err, want.err)
+	if got.status != want.status {
+		t.Errorf("raw status %#x, plain %#x", got.status, want.status)
 	}
 }
 

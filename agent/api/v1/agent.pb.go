@@ -444,7 +444,9 @@ type StatusResponse struct {
 	// Control groups below the parent of boxes.
 	Cgroups uint32 `protobuf:"varint,15,opt,name=cgroups,proto3" json:"cgroups,omitempty"`
 	// Whether a shell was opened in this boot.
-	ShellEnabled  bool `protobuf:"varint,16,opt,name=shell_enabled,json=shellEnabled,proto3" json:"shell_enabled,omitempty"`
+	ShellEnabled bool `protobuf:"varint,16,opt,name=shell_enabled,json=shellEnabled,proto3" json:"shell_enabled,omitempty"`
+	// What SetReady asked for, and what there is of it, in the same order.
+	Ready         []*ReadyState `protobuf:"bytes,17,rep,name=ready,proto3" json:"ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -591,6 +593,93 @@ func (x *StatusResponse) GetShellEnabled() bool {
 	return false
 }
 
+func (x *StatusResponse) GetReady() []*ReadyState {
+	if x != nil {
+		return x.Ready
+	}
+	return nil
+}
+
+// ReadyState is how many boxes of one kind are ready.
+type ReadyState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Serial of the image's disk.
+	Image string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	// How many there are to be, how many wait, and how many are being made.
+	Wanted uint32 `protobuf:"varint,2,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	Ready  uint32 `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
+	Making uint32 `protobuf:"varint,4,opt,name=making,proto3" json:"making,omitempty"`
+	// Why the last one could not be made or kept; empty while all is well.
+	Trouble       string `protobuf:"bytes,5,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadyState) Reset() {
+	*x = ReadyState{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadyState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadyState) ProtoMessage() {}
+
+func (x *ReadyState) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadyState.ProtoReflect.Descriptor instead.
+func (*ReadyState) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReadyState) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *ReadyState) GetWanted() uint32 {
+	if x != nil {
+		return x.Wanted
+	}
+	return 0
+}
+
+func (x *ReadyState) GetReady() uint32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *ReadyState) GetMaking() uint32 {
+	if x != nil {
+		return x.Making
+	}
+	return 0
+}
+
+func (x *ReadyState) GetTrouble() string {
+	if x != nil {
+		return x.Trouble
+	}
+	return ""
+}
+
 type PowerOffRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, for the guest's console. At most 200 bytes.
@@ -601,7 +690,7 @@ type PowerOffRequest struct {
 
 func (x *PowerOffRequest) Reset() {
 	*x = PowerOffRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[7]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +702,7 @@ func (x *PowerOffRequest) String() string {
 func (*PowerOffRequest) ProtoMessage() {}
 
 func (x *PowerOffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[7]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +715,7 @@ func (x *PowerOffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PowerOffRequest.ProtoReflect.Descriptor instead.
 func (*PowerOffRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PowerOffRequest) GetReason() string {
@@ -644,7 +733,7 @@ type PowerOffResponse struct {
 
 func (x *PowerOffResponse) Reset() {
 	*x = PowerOffResponse{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[8]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +745,7 @@ func (x *PowerOffResponse) String() string {
 func (*PowerOffResponse) ProtoMessage() {}
 
 func (x *PowerOffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[8]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +758,7 @@ func (x *PowerOffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PowerOffResponse.ProtoReflect.Descriptor instead.
 func (*PowerOffResponse) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 // RunRequest is one part of what the client says about a run.
@@ -689,7 +778,7 @@ type RunRequest struct {
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +790,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +803,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RunRequest) GetPart() isRunRequest_Part {
@@ -840,7 +929,7 @@ type RunStart struct {
 
 func (x *RunStart) Reset() {
 	*x = RunStart{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +941,7 @@ func (x *RunStart) String() string {
 func (*RunStart) ProtoMessage() {}
 
 func (x *RunStart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +954,7 @@ func (x *RunStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStart.ProtoReflect.Descriptor instead.
 func (*RunStart) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RunStart) GetId() string {
@@ -980,7 +1069,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1081,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1094,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Limits) GetMemoryBytes() int64 {
@@ -1062,7 +1151,7 @@ type RunFile struct {
 
 func (x *RunFile) Reset() {
 	*x = RunFile{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1163,7 @@ func (x *RunFile) String() string {
 func (*RunFile) ProtoMessage() {}
 
 func (x *RunFile) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1176,7 @@ func (x *RunFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunFile.ProtoReflect.Descriptor instead.
 func (*RunFile) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RunFile) GetName() string {
@@ -1135,7 +1224,7 @@ type RunGo struct {
 
 func (x *RunGo) Reset() {
 	*x = RunGo{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1236,7 @@ func (x *RunGo) String() string {
 func (*RunGo) ProtoMessage() {}
 
 func (x *RunGo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1249,7 @@ func (x *RunGo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunGo.ProtoReflect.Descriptor instead.
 func (*RunGo) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RunGo) GetStdin() bool {
@@ -1187,6 +1276,7 @@ type RunEvent struct {
 	//	*RunEvent_Cleanup
 	//	*RunEvent_LeftFile
 	//	*RunEvent_LeftData
+	//	*RunEvent_Taken
 	Event         isRunEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1194,7 +1284,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1296,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1309,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RunEvent) GetEvent() isRunEvent_Event {
@@ -1337,6 +1427,15 @@ func (x *RunEvent) GetLeftData() []byte {
 	return nil
 }
 
+func (x *RunEvent) GetTaken() *Taken {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Taken); ok {
+			return x.Taken
+		}
+	}
+	return nil
+}
+
 type isRunEvent_Event interface {
 	isRunEvent_Event()
 }
@@ -1392,6 +1491,11 @@ type RunEvent_LeftData struct {
 	LeftData []byte `protobuf:"bytes,12,opt,name=left_data,json=leftData,proto3,oneof"`
 }
 
+type RunEvent_Taken struct {
+	// After "admitted", for a run that gets a box that was made ahead.
+	Taken *Taken `protobuf:"bytes,13,opt,name=taken,proto3,oneof"`
+}
+
 func (*RunEvent_Queued) isRunEvent_Event() {}
 
 func (*RunEvent_Admitted) isRunEvent_Event() {}
@@ -1416,6 +1520,63 @@ func (*RunEvent_LeftFile) isRunEvent_Event() {}
 
 func (*RunEvent_LeftData) isRunEvent_Event() {}
 
+func (*RunEvent_Taken) isRunEvent_Event() {}
+
+// Taken says that the run's box was made ahead, and had been waiting.
+type Taken struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long it had waited since it was ready.
+	WaitedNs int64 `protobuf:"varint,1,opt,name=waited_ns,json=waitedNs,proto3" json:"waited_ns,omitempty"`
+	// The settings as they were read back when it was made.
+	Checks        []*Check `protobuf:"bytes,2,rep,name=checks,proto3" json:"checks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Taken) Reset() {
+	*x = Taken{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Taken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Taken) ProtoMessage() {}
+
+func (x *Taken) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Taken.ProtoReflect.Descriptor instead.
+func (*Taken) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Taken) GetWaitedNs() int64 {
+	if x != nil {
+		return x.WaitedNs
+	}
+	return 0
+}
+
+func (x *Taken) GetChecks() []*Check {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
 // LeftFile is a regular file or a folder that the program left in its working
 // folder, new or changed.
 type LeftFile struct {
@@ -1436,7 +1597,7 @@ type LeftFile struct {
 
 func (x *LeftFile) Reset() {
 	*x = LeftFile{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1609,7 @@ func (x *LeftFile) String() string {
 func (*LeftFile) ProtoMessage() {}
 
 func (x *LeftFile) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1622,7 @@ func (x *LeftFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeftFile.ProtoReflect.Descriptor instead.
 func (*LeftFile) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LeftFile) GetName() string {
@@ -1521,7 +1682,7 @@ type Left struct {
 
 func (x *Left) Reset() {
 	*x = Left{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1694,7 @@ func (x *Left) String() string {
 func (*Left) ProtoMessage() {}
 
 func (x *Left) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1707,7 @@ func (x *Left) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Left.ProtoReflect.Descriptor instead.
 func (*Left) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Left) GetFiles() []*LeftFile {
@@ -1592,7 +1753,7 @@ type NotReturned struct {
 
 func (x *NotReturned) Reset() {
 	*x = NotReturned{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1765,7 @@ func (x *NotReturned) String() string {
 func (*NotReturned) ProtoMessage() {}
 
 func (x *NotReturned) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1778,7 @@ func (x *NotReturned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotReturned.ProtoReflect.Descriptor instead.
 func (*NotReturned) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *NotReturned) GetName() string {
@@ -1654,7 +1815,7 @@ type LeftCount struct {
 
 func (x *LeftCount) Reset() {
 	*x = LeftCount{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1827,7 @@ func (x *LeftCount) String() string {
 func (*LeftCount) ProtoMessage() {}
 
 func (x *LeftCount) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1840,7 @@ func (x *LeftCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeftCount.ProtoReflect.Descriptor instead.
 func (*LeftCount) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LeftCount) GetReason() string {
@@ -1714,7 +1875,7 @@ type Queued struct {
 
 func (x *Queued) Reset() {
 	*x = Queued{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1726,7 +1887,7 @@ func (x *Queued) String() string {
 func (*Queued) ProtoMessage() {}
 
 func (x *Queued) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +1900,7 @@ func (x *Queued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queued.ProtoReflect.Descriptor instead.
 func (*Queued) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Queued) GetAhead() uint32 {
@@ -1762,7 +1923,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +1935,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +1948,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Admitted) GetQueuedNs() int64 {
@@ -1821,7 +1982,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +1994,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +2007,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Check) GetSetting() string {
@@ -1902,7 +2063,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2075,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1927,7 +2088,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Started) GetAtNs() int64 {
@@ -1949,7 +2110,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2122,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2135,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Output) GetStream() uint32 {
@@ -2004,7 +2165,7 @@ type Sample struct {
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2177,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2190,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Sample) GetAfterNs() int64 {
@@ -2073,7 +2234,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2246,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2259,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Exited) GetEnding() *Ending {
@@ -2139,7 +2300,7 @@ type Ending struct {
 
 func (x *Ending) Reset() {
 	*x = Ending{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2312,7 @@ func (x *Ending) String() string {
 func (*Ending) ProtoMessage() {}
 
 func (x *Ending) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2325,7 @@ func (x *Ending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ending.ProtoReflect.Descriptor instead.
 func (*Ending) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Ending) GetHow() string {
@@ -2207,7 +2368,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2219,7 +2380,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2232,7 +2393,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Exit) GetKnown() bool {
@@ -2260,7 +2421,7 @@ type Number struct {
 
 func (x *Number) Reset() {
 	*x = Number{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2433,7 @@ func (x *Number) String() string {
 func (*Number) ProtoMessage() {}
 
 func (x *Number) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2446,7 @@ func (x *Number) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Number.ProtoReflect.Descriptor instead.
 func (*Number) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Number) GetValue() int64 {
@@ -2326,7 +2487,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2338,7 +2499,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2351,7 +2512,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Counters) GetFinal() bool {
@@ -2453,7 +2614,7 @@ type Printed struct {
 
 func (x *Printed) Reset() {
 	*x = Printed{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2626,7 @@ func (x *Printed) String() string {
 func (*Printed) ProtoMessage() {}
 
 func (x *Printed) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2639,7 @@ func (x *Printed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Printed.ProtoReflect.Descriptor instead.
 func (*Printed) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Printed) GetBytes() int64 {
@@ -2522,7 +2683,7 @@ type FileSum struct {
 
 func (x *FileSum) Reset() {
 	*x = FileSum{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2534,7 +2695,7 @@ func (x *FileSum) String() string {
 func (*FileSum) ProtoMessage() {}
 
 func (x *FileSum) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2547,7 +2708,7 @@ func (x *FileSum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileSum.ProtoReflect.Descriptor instead.
 func (*FileSum) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *FileSum) GetName() string {
@@ -2585,7 +2746,7 @@ type Confirmation struct {
 
 func (x *Confirmation) Reset() {
 	*x = Confirmation{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2758,7 @@ func (x *Confirmation) String() string {
 func (*Confirmation) ProtoMessage() {}
 
 func (x *Confirmation) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2771,7 @@ func (x *Confirmation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Confirmation.ProtoReflect.Descriptor instead.
 func (*Confirmation) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Confirmation) GetSource() string {
@@ -2645,7 +2806,7 @@ type Cleanup struct {
 
 func (x *Cleanup) Reset() {
 	*x = Cleanup{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2818,7 @@ func (x *Cleanup) String() string {
 func (*Cleanup) ProtoMessage() {}
 
 func (x *Cleanup) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2831,7 @@ func (x *Cleanup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cleanup.ProtoReflect.Descriptor instead.
 func (*Cleanup) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Cleanup) GetStatus() string {
@@ -2697,7 +2858,7 @@ type Unknown struct {
 
 func (x *Unknown) Reset() {
 	*x = Unknown{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2870,7 @@ func (x *Unknown) String() string {
 func (*Unknown) ProtoMessage() {}
 
 func (x *Unknown) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +2883,7 @@ func (x *Unknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unknown.ProtoReflect.Descriptor instead.
 func (*Unknown) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Unknown) GetFact() string {
@@ -2778,14 +2939,18 @@ type RunRecord struct {
 	// run or during it.
 	ShellEnabled bool `protobuf:"varint,26,opt,name=shell_enabled,json=shellEnabled,proto3" json:"shell_enabled,omitempty"`
 	// What the program left; missing: it was not looked at.
-	Left          *Left `protobuf:"bytes,27,opt,name=left,proto3" json:"left,omitempty"`
+	Left *Left `protobuf:"bytes,27,opt,name=left,proto3" json:"left,omitempty"`
+	// Of a box that was made ahead: how long it had waited, and the modules that had
+	// been imported in it, as SetReady asked for.
+	WaitedNs      int64    `protobuf:"varint,28,opt,name=waited_ns,json=waitedNs,proto3" json:"waited_ns,omitempty"`
+	Preimported   []string `protobuf:"bytes,29,rep,name=preimported,proto3" json:"preimported,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunRecord) Reset() {
 	*x = RunRecord{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2797,7 +2962,7 @@ func (x *RunRecord) String() string {
 func (*RunRecord) ProtoMessage() {}
 
 func (x *RunRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2810,7 +2975,7 @@ func (x *RunRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRecord.ProtoReflect.Descriptor instead.
 func (*RunRecord) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RunRecord) GetId() string {
@@ -3002,6 +3167,194 @@ func (x *RunRecord) GetLeft() *Left {
 	return nil
 }
 
+func (x *RunRecord) GetWaitedNs() int64 {
+	if x != nil {
+		return x.WaitedNs
+	}
+	return 0
+}
+
+func (x *RunRecord) GetPreimported() []string {
+	if x != nil {
+		return x.Preimported
+	}
+	return nil
+}
+
+// SetReadyRequest says all of what is to be kept ready.
+type SetReadyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 16, of which no two are for the same runs.
+	Ready         []*Ready `protobuf:"bytes,1,rep,name=ready,proto3" json:"ready,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetReadyRequest) Reset() {
+	*x = SetReadyRequest{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetReadyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetReadyRequest) ProtoMessage() {}
+
+func (x *SetReadyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetReadyRequest.ProtoReflect.Descriptor instead.
+func (*SetReadyRequest) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *SetReadyRequest) GetReady() []*Ready {
+	if x != nil {
+		return x.Ready
+	}
+	return nil
+}
+
+// Ready is a kind of box, and how many of it are to be ready. A run gets one whose
+// image, limits and environment are its own.
+type Ready struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Serial of the image's disk.
+	Image string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	// 1 to 16.
+	Count  uint32  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Limits *Limits `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
+	// As that of RunStart.
+	Env []string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty"`
+	// What a run may keep of its output, both streams together, in bytes: that room is
+	// reserved too. A run that asks for more gets it where there is room.
+	OutputBytes int64 `protobuf:"varint,5,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
+	// Modules that are imported ahead, by their full names: at most 16.
+	Imports       []string `protobuf:"bytes,6,rep,name=imports,proto3" json:"imports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ready) Reset() {
+	*x = Ready{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ready) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ready) ProtoMessage() {}
+
+func (x *Ready) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ready.ProtoReflect.Descriptor instead.
+func (*Ready) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Ready) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *Ready) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Ready) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *Ready) GetEnv() []string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *Ready) GetOutputBytes() int64 {
+	if x != nil {
+		return x.OutputBytes
+	}
+	return 0
+}
+
+func (x *Ready) GetImports() []string {
+	if x != nil {
+		return x.Imports
+	}
+	return nil
+}
+
+type SetReadyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetReadyResponse) Reset() {
+	*x = SetReadyResponse{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetReadyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetReadyResponse) ProtoMessage() {}
+
+func (x *SetReadyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetReadyResponse.ProtoReflect.Descriptor instead.
+func (*SetReadyResponse) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{40}
+}
+
 type CancelRunRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -3011,7 +3364,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3023,7 +3376,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3036,7 +3389,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -3054,7 +3407,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3066,7 +3419,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3079,7 +3432,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 type BuildRequest struct {
@@ -3096,7 +3449,7 @@ type BuildRequest struct {
 
 func (x *BuildRequest) Reset() {
 	*x = BuildRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3108,7 +3461,7 @@ func (x *BuildRequest) String() string {
 func (*BuildRequest) ProtoMessage() {}
 
 func (x *BuildRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3121,7 +3474,7 @@ func (x *BuildRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuildRequest.ProtoReflect.Descriptor instead.
 func (*BuildRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *BuildRequest) GetImage() string {
@@ -3166,7 +3519,7 @@ type BuildEvent struct {
 
 func (x *BuildEvent) Reset() {
 	*x = BuildEvent{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3178,7 +3531,7 @@ func (x *BuildEvent) String() string {
 func (*BuildEvent) ProtoMessage() {}
 
 func (x *BuildEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3191,7 +3544,7 @@ func (x *BuildEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuildEvent.ProtoReflect.Descriptor instead.
 func (*BuildEvent) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *BuildEvent) GetEvent() isBuildEvent_Event {
@@ -3264,7 +3617,7 @@ type BuildEnd struct {
 
 func (x *BuildEnd) Reset() {
 	*x = BuildEnd{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3276,7 +3629,7 @@ func (x *BuildEnd) String() string {
 func (*BuildEnd) ProtoMessage() {}
 
 func (x *BuildEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3289,7 +3642,7 @@ func (x *BuildEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuildEnd.ProtoReflect.Descriptor instead.
 func (*BuildEnd) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *BuildEnd) GetEnding() *Ending {
@@ -3330,7 +3683,7 @@ type OpenShellRequest struct {
 
 func (x *OpenShellRequest) Reset() {
 	*x = OpenShellRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3342,7 +3695,7 @@ func (x *OpenShellRequest) String() string {
 func (*OpenShellRequest) ProtoMessage() {}
 
 func (x *OpenShellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3355,7 +3708,7 @@ func (x *OpenShellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenShellRequest.ProtoReflect.Descriptor instead.
 func (*OpenShellRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *OpenShellRequest) GetClientKey() []byte {
@@ -3376,7 +3729,7 @@ type OpenShellResponse struct {
 
 func (x *OpenShellResponse) Reset() {
 	*x = OpenShellResponse{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3388,7 +3741,7 @@ func (x *OpenShellResponse) String() string {
 func (*OpenShellResponse) ProtoMessage() {}
 
 func (x *OpenShellResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3401,7 +3754,7 @@ func (x *OpenShellResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenShellResponse.ProtoReflect.Descriptor instead.
 func (*OpenShellResponse) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *OpenShellResponse) GetHostKey() []byte {
@@ -3444,7 +3797,7 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\astepped\x18\x02 \x01(\bR\astepped\x12\x1a\n" +
 	"\bdeferred\x18\x03 \x01(\tR\bdeferred\x12\"\n" +
 	"\rguest_boot_ns\x18\x04 \x01(\x03R\vguestBootNs\"\x0f\n" +
-	"\rStatusRequest\"\x93\x04\n" +
+	"\rStatusRequest\"\xc5\x04\n" +
 	"\x0eStatusResponse\x12&\n" +
 	"\x0fmem_total_bytes\x18\x01 \x01(\x03R\rmemTotalBytes\x12.\n" +
 	"\x13mem_available_bytes\x18\x02 \x01(\x03R\x11memAvailableBytes\x12\x1b\n" +
@@ -3465,7 +3818,15 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x06images\x18\r \x03(\tR\x06images\x12\x18\n" +
 	"\awaiting\x18\x0e \x01(\rR\awaiting\x12\x18\n" +
 	"\acgroups\x18\x0f \x01(\rR\acgroups\x12#\n" +
-	"\rshell_enabled\x18\x10 \x01(\bR\fshellEnabled\")\n" +
+	"\rshell_enabled\x18\x10 \x01(\bR\fshellEnabled\x120\n" +
+	"\x05ready\x18\x11 \x03(\v2\x1a.pybox.agent.v1.ReadyStateR\x05ready\"\x82\x01\n" +
+	"\n" +
+	"ReadyState\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x12\x16\n" +
+	"\x06wanted\x18\x02 \x01(\rR\x06wanted\x12\x14\n" +
+	"\x05ready\x18\x03 \x01(\rR\x05ready\x12\x16\n" +
+	"\x06making\x18\x04 \x01(\rR\x06making\x12\x18\n" +
+	"\atrouble\x18\x05 \x01(\tR\atrouble\")\n" +
 	"\x0fPowerOffRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x12\n" +
 	"\x10PowerOffResponse\"\xcc\x01\n" +
@@ -3512,7 +3873,7 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x06folder\x18\x04 \x01(\bR\x06folder\x12\x12\n" +
 	"\x04bulk\x18\x05 \x01(\bR\x04bulk\"\x1d\n" +
 	"\x05RunGo\x12\x14\n" +
-	"\x05stdin\x18\x01 \x01(\bR\x05stdin\"\xe8\x04\n" +
+	"\x05stdin\x18\x01 \x01(\bR\x05stdin\"\x97\x05\n" +
 	"\bRunEvent\x120\n" +
 	"\x06queued\x18\x01 \x01(\v2\x16.pybox.agent.v1.QueuedH\x00R\x06queued\x126\n" +
 	"\badmitted\x18\x02 \x01(\v2\x18.pybox.agent.v1.AdmittedH\x00R\badmitted\x12-\n" +
@@ -3526,8 +3887,12 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\acleanup\x18\n" +
 	" \x01(\v2\x17.pybox.agent.v1.CleanupH\x00R\acleanup\x127\n" +
 	"\tleft_file\x18\v \x01(\v2\x18.pybox.agent.v1.LeftFileH\x00R\bleftFile\x12\x1d\n" +
-	"\tleft_data\x18\f \x01(\fH\x00R\bleftDataB\a\n" +
-	"\x05event\"\x80\x01\n" +
+	"\tleft_data\x18\f \x01(\fH\x00R\bleftData\x12-\n" +
+	"\x05taken\x18\r \x01(\v2\x15.pybox.agent.v1.TakenH\x00R\x05takenB\a\n" +
+	"\x05event\"S\n" +
+	"\x05Taken\x12\x1b\n" +
+	"\twaited_ns\x18\x01 \x01(\x03R\bwaitedNs\x12-\n" +
+	"\x06checks\x18\x02 \x03(\v2\x15.pybox.agent.v1.CheckR\x06checks\"\x80\x01\n" +
 	"\bLeftFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1e\n" +
@@ -3621,7 +3986,7 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\rconfirmations\x18\x02 \x03(\v2\x1c.pybox.agent.v1.ConfirmationR\rconfirmations\"/\n" +
 	"\aUnknown\x12\x12\n" +
 	"\x04fact\x18\x01 \x01(\tR\x04fact\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why\"\xb1\b\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\xf0\b\n" +
 	"\tRunRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
 	"\x06ending\x18\x02 \x01(\v2\x16.pybox.agent.v1.EndingR\x06ending\x12(\n" +
@@ -3651,7 +4016,19 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\btimer_ns\x18\x18 \x01(\x03R\atimerNs\x12.\n" +
 	"\x06limits\x18\x19 \x01(\v2\x16.pybox.agent.v1.LimitsR\x06limits\x12#\n" +
 	"\rshell_enabled\x18\x1a \x01(\bR\fshellEnabled\x12(\n" +
-	"\x04left\x18\x1b \x01(\v2\x14.pybox.agent.v1.LeftR\x04left\"\"\n" +
+	"\x04left\x18\x1b \x01(\v2\x14.pybox.agent.v1.LeftR\x04left\x12\x1b\n" +
+	"\twaited_ns\x18\x1c \x01(\x03R\bwaitedNs\x12 \n" +
+	"\vpreimported\x18\x1d \x03(\tR\vpreimported\">\n" +
+	"\x0fSetReadyRequest\x12+\n" +
+	"\x05ready\x18\x01 \x03(\v2\x15.pybox.agent.v1.ReadyR\x05ready\"\xb2\x01\n" +
+	"\x05Ready\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\x12.\n" +
+	"\x06limits\x18\x03 \x01(\v2\x16.pybox.agent.v1.LimitsR\x06limits\x12\x10\n" +
+	"\x03env\x18\x04 \x03(\tR\x03env\x12!\n" +
+	"\foutput_bytes\x18\x05 \x01(\x03R\voutputBytes\x12\x18\n" +
+	"\aimports\x18\x06 \x03(\tR\aimports\"\x12\n" +
+	"\x10SetReadyResponse\"\"\n" +
 	"\x10CancelRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x13\n" +
 	"\x11CancelRunResponse\"\x97\x01\n" +
@@ -3677,7 +4054,7 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"client_key\x18\x01 \x01(\fR\tclientKey\".\n" +
 	"\x11OpenShellResponse\x12\x19\n" +
-	"\bhost_key\x18\x01 \x01(\fR\ahostKey2\xe2\x04\n" +
+	"\bhost_key\x18\x01 \x01(\fR\ahostKey2\xb1\x05\n" +
 	"\fAgentService\x12D\n" +
 	"\x05Hello\x12\x1c.pybox.agent.v1.HelloRequest\x1a\x1d.pybox.agent.v1.HelloResponse\x12J\n" +
 	"\aSetTime\x12\x1e.pybox.agent.v1.SetTimeRequest\x1a\x1f.pybox.agent.v1.SetTimeResponse\x12G\n" +
@@ -3686,7 +4063,8 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x03Run\x12\x1a.pybox.agent.v1.RunRequest\x1a\x18.pybox.agent.v1.RunEvent(\x010\x01\x12P\n" +
 	"\tCancelRun\x12 .pybox.agent.v1.CancelRunRequest\x1a!.pybox.agent.v1.CancelRunResponse\x12C\n" +
 	"\x05Build\x12\x1c.pybox.agent.v1.BuildRequest\x1a\x1a.pybox.agent.v1.BuildEvent0\x01\x12P\n" +
-	"\tOpenShell\x12 .pybox.agent.v1.OpenShellRequest\x1a!.pybox.agent.v1.OpenShellResponseB-Z+github.com/pybox/pybox/agent/api/v1;agentv1b\x06proto3"
+	"\tOpenShell\x12 .pybox.agent.v1.OpenShellRequest\x1a!.pybox.agent.v1.OpenShellResponse\x12M\n" +
+	"\bSetReady\x12\x1f.pybox.agent.v1.SetReadyRequest\x1a .pybox.agent.v1.SetReadyResponseB-Z+github.com/pybox/pybox/agent/api/v1;agentv1b\x06proto3"
 
 var (
 	file_agent_api_v1_agent_proto_rawDescOnce sync.Once
@@ -3700,7 +4078,7 @@ func file_agent_api_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_api_v1_agent_proto_rawDescData
 }
 
-var file_agent_api_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_agent_api_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_agent_api_v1_agent_proto_goTypes = []any{
 	(*HelloRequest)(nil),      // 0: pybox.agent.v1.HelloRequest
 	(*HelloResponse)(nil),     // 1: pybox.agent.v1.HelloResponse
@@ -3709,116 +4087,128 @@ var file_agent_api_v1_agent_proto_goTypes = []any{
 	(*SetTimeResponse)(nil),   // 4: pybox.agent.v1.SetTimeResponse
 	(*StatusRequest)(nil),     // 5: pybox.agent.v1.StatusRequest
 	(*StatusResponse)(nil),    // 6: pybox.agent.v1.StatusResponse
-	(*PowerOffRequest)(nil),   // 7: pybox.agent.v1.PowerOffRequest
-	(*PowerOffResponse)(nil),  // 8: pybox.agent.v1.PowerOffResponse
-	(*RunRequest)(nil),        // 9: pybox.agent.v1.RunRequest
-	(*RunStart)(nil),          // 10: pybox.agent.v1.RunStart
-	(*Limits)(nil),            // 11: pybox.agent.v1.Limits
-	(*RunFile)(nil),           // 12: pybox.agent.v1.RunFile
-	(*RunGo)(nil),             // 13: pybox.agent.v1.RunGo
-	(*RunEvent)(nil),          // 14: pybox.agent.v1.RunEvent
-	(*LeftFile)(nil),          // 15: pybox.agent.v1.LeftFile
-	(*Left)(nil),              // 16: pybox.agent.v1.Left
-	(*NotReturned)(nil),       // 17: pybox.agent.v1.NotReturned
-	(*LeftCount)(nil),         // 18: pybox.agent.v1.LeftCount
-	(*Queued)(nil),            // 19: pybox.agent.v1.Queued
-	(*Admitted)(nil),          // 20: pybox.agent.v1.Admitted
-	(*Check)(nil),             // 21: pybox.agent.v1.Check
-	(*Started)(nil),           // 22: pybox.agent.v1.Started
-	(*Output)(nil),            // 23: pybox.agent.v1.Output
-	(*Sample)(nil),            // 24: pybox.agent.v1.Sample
-	(*Exited)(nil),            // 25: pybox.agent.v1.Exited
-	(*Ending)(nil),            // 26: pybox.agent.v1.Ending
-	(*Exit)(nil),              // 27: pybox.agent.v1.Exit
-	(*Number)(nil),            // 28: pybox.agent.v1.Number
-	(*Counters)(nil),          // 29: pybox.agent.v1.Counters
-	(*Printed)(nil),           // 30: pybox.agent.v1.Printed
-	(*FileSum)(nil),           // 31: pybox.agent.v1.FileSum
-	(*Confirmation)(nil),      // 32: pybox.agent.v1.Confirmation
-	(*Cleanup)(nil),           // 33: pybox.agent.v1.Cleanup
-	(*Unknown)(nil),           // 34: pybox.agent.v1.Unknown
-	(*RunRecord)(nil),         // 35: pybox.agent.v1.RunRecord
-	(*CancelRunRequest)(nil),  // 36: pybox.agent.v1.CancelRunRequest
-	(*CancelRunResponse)(nil), // 37: pybox.agent.v1.CancelRunResponse
-	(*BuildRequest)(nil),      // 38: pybox.agent.v1.BuildRequest
-	(*BuildEvent)(nil),        // 39: pybox.agent.v1.BuildEvent
-	(*BuildEnd)(nil),          // 40: pybox.agent.v1.BuildEnd
-	(*OpenShellRequest)(nil),  // 41: pybox.agent.v1.OpenShellRequest
-	(*OpenShellResponse)(nil), // 42: pybox.agent.v1.OpenShellResponse
-	nil,                       // 43: pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
+	(*ReadyState)(nil),        // 7: pybox.agent.v1.ReadyState
+	(*PowerOffRequest)(nil),   // 8: pybox.agent.v1.PowerOffRequest
+	(*PowerOffResponse)(nil),  // 9: pybox.agent.v1.PowerOffResponse
+	(*RunRequest)(nil),        // 10: pybox.agent.v1.RunRequest
+	(*RunStart)(nil),          // 11: pybox.agent.v1.RunStart
+	(*Limits)(nil),            // 12: pybox.agent.v1.Limits
+	(*RunFile)(nil),           // 13: pybox.agent.v1.RunFile
+	(*RunGo)(nil),             // 14: pybox.agent.v1.RunGo
+	(*RunEvent)(nil),          // 15: pybox.agent.v1.RunEvent
+	(*Taken)(nil),             // 16: pybox.agent.v1.Taken
+	(*LeftFile)(nil),          // 17: pybox.agent.v1.LeftFile
+	(*Left)(nil),              // 18: pybox.agent.v1.Left
+	(*NotReturned)(nil),       // 19: pybox.agent.v1.NotReturned
+	(*LeftCount)(nil),         // 20: pybox.agent.v1.LeftCount
+	(*Queued)(nil),            // 21: pybox.agent.v1.Queued
+	(*Admitted)(nil),          // 22: pybox.agent.v1.Admitted
+	(*Check)(nil),             // 23: pybox.agent.v1.Check
+	(*Started)(nil),           // 24: pybox.agent.v1.Started
+	(*Output)(nil),            // 25: pybox.agent.v1.Output
+	(*Sample)(nil),            // 26: pybox.agent.v1.Sample
+	(*Exited)(nil),            // 27: pybox.agent.v1.Exited
+	(*Ending)(nil),            // 28: pybox.agent.v1.Ending
+	(*Exit)(nil),              // 29: pybox.agent.v1.Exit
+	(*Number)(nil),            // 30: pybox.agent.v1.Number
+	(*Counters)(nil),          // 31: pybox.agent.v1.Counters
+	(*Printed)(nil),           // 32: pybox.agent.v1.Printed
+	(*FileSum)(nil),           // 33: pybox.agent.v1.FileSum
+	(*Confirmation)(nil),      // 34: pybox.agent.v1.Confirmation
+	(*Cleanup)(nil),           // 35: pybox.agent.v1.Cleanup
+	(*Unknown)(nil),           // 36: pybox.agent.v1.Unknown
+	(*RunRecord)(nil),         // 37: pybox.agent.v1.RunRecord
+	(*SetReadyRequest)(nil),   // 38: pybox.agent.v1.SetReadyRequest
+	(*Ready)(nil),             // 39: pybox.agent.v1.Ready
+	(*SetReadyResponse)(nil),  // 40: pybox.agent.v1.SetReadyResponse
+	(*CancelRunRequest)(nil),  // 41: pybox.agent.v1.CancelRunRequest
+	(*CancelRunResponse)(nil), // 42: pybox.agent.v1.CancelRunResponse
+	(*BuildRequest)(nil),      // 43: pybox.agent.v1.BuildRequest
+	(*BuildEvent)(nil),        // 44: pybox.agent.v1.BuildEvent
+	(*BuildEnd)(nil),          // 45: pybox.agent.v1.BuildEnd
+	(*OpenShellRequest)(nil),  // 46: pybox.agent.v1.OpenShellRequest
+	(*OpenShellResponse)(nil), // 47: pybox.agent.v1.OpenShellResponse
+	nil,                       // 48: pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
 }
 var file_agent_api_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: pybox.agent.v1.HelloResponse.stages:type_name -> pybox.agent.v1.Stage
-	43, // 1: pybox.agent.v1.HelloResponse.runtime_versions:type_name -> pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
-	10, // 2: pybox.agent.v1.RunRequest.start:type_name -> pybox.agent.v1.RunStart
-	12, // 3: pybox.agent.v1.RunRequest.file:type_name -> pybox.agent.v1.RunFile
-	13, // 4: pybox.agent.v1.RunRequest.go:type_name -> pybox.agent.v1.RunGo
-	11, // 5: pybox.agent.v1.RunStart.limits:type_name -> pybox.agent.v1.Limits
-	19, // 6: pybox.agent.v1.RunEvent.queued:type_name -> pybox.agent.v1.Queued
-	20, // 7: pybox.agent.v1.RunEvent.admitted:type_name -> pybox.agent.v1.Admitted
-	2,  // 8: pybox.agent.v1.RunEvent.stage:type_name -> pybox.agent.v1.Stage
-	21, // 9: pybox.agent.v1.RunEvent.check:type_name -> pybox.agent.v1.Check
-	22, // 10: pybox.agent.v1.RunEvent.started:type_name -> pybox.agent.v1.Started
-	23, // 11: pybox.agent.v1.RunEvent.output:type_name -> pybox.agent.v1.Output
-	24, // 12: pybox.agent.v1.RunEvent.sample:type_name -> pybox.agent.v1.Sample
-	25, // 13: pybox.agent.v1.RunEvent.exited:type_name -> pybox.agent.v1.Exited
-	35, // 14: pybox.agent.v1.RunEvent.record:type_name -> pybox.agent.v1.RunRecord
-	33, // 15: pybox.agent.v1.RunEvent.cleanup:type_name -> pybox.agent.v1.Cleanup
-	15, // 16: pybox.agent.v1.RunEvent.left_file:type_name -> pybox.agent.v1.LeftFile
-	15, // 17: pybox.agent.v1.Left.files:type_name -> pybox.agent.v1.LeftFile
-	17, // 18: pybox.agent.v1.Left.others:type_name -> pybox.agent.v1.NotReturned
-	18, // 19: pybox.agent.v1.Left.unlisted:type_name -> pybox.agent.v1.LeftCount
-	26, // 20: pybox.agent.v1.Exited.ending:type_name -> pybox.agent.v1.Ending
-	27, // 21: pybox.agent.v1.Exited.exit:type_name -> pybox.agent.v1.Exit
-	28, // 22: pybox.agent.v1.Counters.memory_peak_bytes:type_name -> pybox.agent.v1.Number
-	28, // 23: pybox.agent.v1.Counters.pids_peak:type_name -> pybox.agent.v1.Number
-	28, // 24: pybox.agent.v1.Counters.cpu_usec:type_name -> pybox.agent.v1.Number
-	28, // 25: pybox.agent.v1.Counters.throttled_periods:type_name -> pybox.agent.v1.Number
-	28, // 26: pybox.agent.v1.Counters.throttled_usec:type_name -> pybox.agent.v1.Number
-	28, // 27: pybox.agent.v1.Counters.oom:type_name -> pybox.agent.v1.Number
-	28, // 28: pybox.agent.v1.Counters.oom_kill:type_name -> pybox.agent.v1.Number
-	28, // 29: pybox.agent.v1.Counters.oom_group_kill:type_name -> pybox.agent.v1.Number
-	28, // 30: pybox.agent.v1.Counters.pids_max_hits:type_name -> pybox.agent.v1.Number
-	28, // 31: pybox.agent.v1.Counters.periods:type_name -> pybox.agent.v1.Number
-	32, // 32: pybox.agent.v1.Cleanup.confirmations:type_name -> pybox.agent.v1.Confirmation
-	26, // 33: pybox.agent.v1.RunRecord.ending:type_name -> pybox.agent.v1.Ending
-	27, // 34: pybox.agent.v1.RunRecord.exit:type_name -> pybox.agent.v1.Exit
-	21, // 35: pybox.agent.v1.RunRecord.checks:type_name -> pybox.agent.v1.Check
-	2,  // 36: pybox.agent.v1.RunRecord.stages:type_name -> pybox.agent.v1.Stage
-	29, // 37: pybox.agent.v1.RunRecord.counters:type_name -> pybox.agent.v1.Counters
-	24, // 38: pybox.agent.v1.RunRecord.samples:type_name -> pybox.agent.v1.Sample
-	30, // 39: pybox.agent.v1.RunRecord.stdout:type_name -> pybox.agent.v1.Printed
-	30, // 40: pybox.agent.v1.RunRecord.stderr:type_name -> pybox.agent.v1.Printed
-	33, // 41: pybox.agent.v1.RunRecord.cleanup:type_name -> pybox.agent.v1.Cleanup
-	34, // 42: pybox.agent.v1.RunRecord.unknown:type_name -> pybox.agent.v1.Unknown
-	31, // 43: pybox.agent.v1.RunRecord.inputs:type_name -> pybox.agent.v1.FileSum
-	11, // 44: pybox.agent.v1.RunRecord.limits:type_name -> pybox.agent.v1.Limits
-	16, // 45: pybox.agent.v1.RunRecord.left:type_name -> pybox.agent.v1.Left
-	11, // 46: pybox.agent.v1.BuildRequest.limits:type_name -> pybox.agent.v1.Limits
-	40, // 47: pybox.agent.v1.BuildEvent.end:type_name -> pybox.agent.v1.BuildEnd
-	26, // 48: pybox.agent.v1.BuildEnd.ending:type_name -> pybox.agent.v1.Ending
-	27, // 49: pybox.agent.v1.BuildEnd.exit:type_name -> pybox.agent.v1.Exit
-	0,  // 50: pybox.agent.v1.AgentService.Hello:input_type -> pybox.agent.v1.HelloRequest
-	3,  // 51: pybox.agent.v1.AgentService.SetTime:input_type -> pybox.agent.v1.SetTimeRequest
-	5,  // 52: pybox.agent.v1.AgentService.Status:input_type -> pybox.agent.v1.StatusRequest
-	7,  // 53: pybox.agent.v1.AgentService.PowerOff:input_type -> pybox.agent.v1.PowerOffRequest
-	9,  // 54: pybox.agent.v1.AgentService.Run:input_type -> pybox.agent.v1.RunRequest
-	36, // 55: pybox.agent.v1.AgentService.CancelRun:input_type -> pybox.agent.v1.CancelRunRequest
-	38, // 56: pybox.agent.v1.AgentService.Build:input_type -> pybox.agent.v1.BuildRequest
-	41, // 57: pybox.agent.v1.AgentService.OpenShell:input_type -> pybox.agent.v1.OpenShellRequest
-	1,  // 58: pybox.agent.v1.AgentService.Hello:output_type -> pybox.agent.v1.HelloResponse
-	4,  // 59: pybox.agent.v1.AgentService.SetTime:output_type -> pybox.agent.v1.SetTimeResponse
-	6,  // 60: pybox.agent.v1.AgentService.Status:output_type -> pybox.agent.v1.StatusResponse
-	8,  // 61: pybox.agent.v1.AgentService.PowerOff:output_type -> pybox.agent.v1.PowerOffResponse
-	14, // 62: pybox.agent.v1.AgentService.Run:output_type -> pybox.agent.v1.RunEvent
-	37, // 63: pybox.agent.v1.AgentService.CancelRun:output_type -> pybox.agent.v1.CancelRunResponse
-	39, // 64: pybox.agent.v1.AgentService.Build:output_type -> pybox.agent.v1.BuildEvent
-	42, // 65: pybox.agent.v1.AgentService.OpenShell:output_type -> pybox.agent.v1.OpenShellResponse
-	58, // [58:66] is the sub-list for method output_type
-	50, // [50:58] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	48, // 1: pybox.agent.v1.HelloResponse.runtime_versions:type_name -> pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
+	7,  // 2: pybox.agent.v1.StatusResponse.ready:type_name -> pybox.agent.v1.ReadyState
+	11, // 3: pybox.agent.v1.RunRequest.start:type_name -> pybox.agent.v1.RunStart
+	13, // 4: pybox.agent.v1.RunRequest.file:type_name -> pybox.agent.v1.RunFile
+	14, // 5: pybox.agent.v1.RunRequest.go:type_name -> pybox.agent.v1.RunGo
+	12, // 6: pybox.agent.v1.RunStart.limits:type_name -> pybox.agent.v1.Limits
+	21, // 7: pybox.agent.v1.RunEvent.queued:type_name -> pybox.agent.v1.Queued
+	22, // 8: pybox.agent.v1.RunEvent.admitted:type_name -> pybox.agent.v1.Admitted
+	2,  // 9: pybox.agent.v1.RunEvent.stage:type_name -> pybox.agent.v1.Stage
+	23, // 10: pybox.agent.v1.RunEvent.check:type_name -> pybox.agent.v1.Check
+	24, // 11: pybox.agent.v1.RunEvent.started:type_name -> pybox.agent.v1.Started
+	25, // 12: pybox.agent.v1.RunEvent.output:type_name -> pybox.agent.v1.Output
+	26, // 13: pybox.agent.v1.RunEvent.sample:type_name -> pybox.agent.v1.Sample
+	27, // 14: pybox.agent.v1.RunEvent.exited:type_name -> pybox.agent.v1.Exited
+	37, // 15: pybox.agent.v1.RunEvent.record:type_name -> pybox.agent.v1.RunRecord
+	35, // 16: pybox.agent.v1.RunEvent.cleanup:type_name -> pybox.agent.v1.Cleanup
+	17, // 17: pybox.agent.v1.RunEvent.left_file:type_name -> pybox.agent.v1.LeftFile
+	16, // 18: pybox.agent.v1.RunEvent.taken:type_name -> pybox.agent.v1.Taken
+	23, // 19: pybox.agent.v1.Taken.checks:type_name -> pybox.agent.v1.Check
+	17, // 20: pybox.agent.v1.Left.files:type_name -> pybox.agent.v1.LeftFile
+	19, // 21: pybox.agent.v1.Left.others:type_name -> pybox.agent.v1.NotReturned
+	20, // 22: pybox.agent.v1.Left.unlisted:type_name -> pybox.agent.v1.LeftCount
+	28, // 23: pybox.agent.v1.Exited.ending:type_name -> pybox.agent.v1.Ending
+	29, // 24: pybox.agent.v1.Exited.exit:type_name -> pybox.agent.v1.Exit
+	30, // 25: pybox.agent.v1.Counters.memory_peak_bytes:type_name -> pybox.agent.v1.Number
+	30, // 26: pybox.agent.v1.Counters.pids_peak:type_name -> pybox.agent.v1.Number
+	30, // 27: pybox.agent.v1.Counters.cpu_usec:type_name -> pybox.agent.v1.Number
+	30, // 28: pybox.agent.v1.Counters.throttled_periods:type_name -> pybox.agent.v1.Number
+	30, // 29: pybox.agent.v1.Counters.throttled_usec:type_name -> pybox.agent.v1.Number
+	30, // 30: pybox.agent.v1.Counters.oom:type_name -> pybox.agent.v1.Number
+	30, // 31: pybox.agent.v1.Counters.oom_kill:type_name -> pybox.agent.v1.Number
+	30, // 32: pybox.agent.v1.Counters.oom_group_kill:type_name -> pybox.agent.v1.Number
+	30, // 33: pybox.agent.v1.Counters.pids_max_hits:type_name -> pybox.agent.v1.Number
+	30, // 34: pybox.agent.v1.Counters.periods:type_name -> pybox.agent.v1.Number
+	34, // 35: pybox.agent.v1.Cleanup.confirmations:type_name -> pybox.agent.v1.Confirmation
+	28, // 36: pybox.agent.v1.RunRecord.ending:type_name -> pybox.agent.v1.Ending
+	29, // 37: pybox.agent.v1.RunRecord.exit:type_name -> pybox.agent.v1.Exit
+	23, // 38: pybox.agent.v1.RunRecord.checks:type_name -> pybox.agent.v1.Check
+	2,  // 39: pybox.agent.v1.RunRecord.stages:type_name -> pybox.agent.v1.Stage
+	31, // 40: pybox.agent.v1.RunRecord.counters:type_name -> pybox.agent.v1.Counters
+	26, // 41: pybox.agent.v1.RunRecord.samples:type_name -> pybox.agent.v1.Sample
+	32, // 42: pybox.agent.v1.RunRecord.stdout:type_name -> pybox.agent.v1.Printed
+	32, // 43: pybox.agent.v1.RunRecord.stderr:type_name -> pybox.agent.v1.Printed
+	35, // 44: pybox.agent.v1.RunRecord.cleanup:type_name -> pybox.agent.v1.Cleanup
+	36, // 45: pybox.agent.v1.RunRecord.unknown:type_name -> pybox.agent.v1.Unknown
+	33, // 46: pybox.agent.v1.RunRecord.inputs:type_name -> pybox.agent.v1.FileSum
+	12, // 47: pybox.agent.v1.RunRecord.limits:type_name -> pybox.agent.v1.Limits
+	18, // 48: pybox.agent.v1.RunRecord.left:type_name -> pybox.agent.v1.Left
+	39, // 49: pybox.agent.v1.SetReadyRequest.ready:type_name -> pybox.agent.v1.Ready
+	12, // 50: pybox.agent.v1.Ready.limits:type_name -> pybox.agent.v1.Limits
+	12, // 51: pybox.agent.v1.BuildRequest.limits:type_name -> pybox.agent.v1.Limits
+	45, // 52: pybox.agent.v1.BuildEvent.end:type_name -> pybox.agent.v1.BuildEnd
+	28, // 53: pybox.agent.v1.BuildEnd.ending:type_name -> pybox.agent.v1.Ending
+	29, // 54: pybox.agent.v1.BuildEnd.exit:type_name -> pybox.agent.v1.Exit
+	0,  // 55: pybox.agent.v1.AgentService.Hello:input_type -> pybox.agent.v1.HelloRequest
+	3,  // 56: pybox.agent.v1.AgentService.SetTime:input_type -> pybox.agent.v1.SetTimeRequest
+	5,  // 57: pybox.agent.v1.AgentService.Status:input_type -> pybox.agent.v1.StatusRequest
+	8,  // 58: pybox.agent.v1.AgentService.PowerOff:input_type -> pybox.agent.v1.PowerOffRequest
+	10, // 59: pybox.agent.v1.AgentService.Run:input_type -> pybox.agent.v1.RunRequest
+	41, // 60: pybox.agent.v1.AgentService.CancelRun:input_type -> pybox.agent.v1.CancelRunRequest
+	43, // 61: pybox.agent.v1.AgentService.Build:input_type -> pybox.agent.v1.BuildRequest
+	46, // 62: pybox.agent.v1.AgentService.OpenShell:input_type -> pybox.agent.v1.OpenShellRequest
+	38, // 63: pybox.agent.v1.AgentService.SetReady:input_type -> pybox.agent.v1.SetReadyRequest
+	1,  // 64: pybox.agent.v1.AgentService.Hello:output_type -> pybox.agent.v1.HelloResponse
+	4,  // 65: pybox.agent.v1.AgentService.SetTime:output_type -> pybox.agent.v1.SetTimeResponse
+	6,  // 66: pybox.agent.v1.AgentService.Status:output_type -> pybox.agent.v1.StatusResponse
+	9,  // 67: pybox.agent.v1.AgentService.PowerOff:output_type -> pybox.agent.v1.PowerOffResponse
+	15, // 68: pybox.agent.v1.AgentService.Run:output_type -> pybox.agent.v1.RunEvent
+	42, // 69: pybox.agent.v1.AgentService.CancelRun:output_type -> pybox.agent.v1.CancelRunResponse
+	44, // 70: pybox.agent.v1.AgentService.Build:output_type -> pybox.agent.v1.BuildEvent
+	47, // 71: pybox.agent.v1.AgentService.OpenShell:output_type -> pybox.agent.v1.OpenShellResponse
+	40, // 72: pybox.agent.v1.AgentService.SetReady:output_type -> pybox.agent.v1.SetReadyResponse
+	64, // [64:73] is the sub-list for method output_type
+	55, // [55:64] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_agent_api_v1_agent_proto_init() }
@@ -3826,14 +4216,14 @@ func file_agent_api_v1_agent_proto_init() {
 	if File_agent_api_v1_agent_proto != nil {
 		return
 	}
-	file_agent_api_v1_agent_proto_msgTypes[9].OneofWrappers = []any{
+	file_agent_api_v1_agent_proto_msgTypes[10].OneofWrappers = []any{
 		(*RunRequest_Start)(nil),
 		(*RunRequest_File)(nil),
 		(*RunRequest_Data)(nil),
 		(*RunRequest_Go)(nil),
 		(*RunRequest_Stdin)(nil),
 	}
-	file_agent_api_v1_agent_proto_msgTypes[14].OneofWrappers = []any{
+	file_agent_api_v1_agent_proto_msgTypes[15].OneofWrappers = []any{
 		(*RunEvent_Queued)(nil),
 		(*RunEvent_Admitted)(nil),
 		(*RunEvent_Stage)(nil),
@@ -3846,8 +4236,9 @@ func file_agent_api_v1_agent_proto_init() {
 		(*RunEvent_Cleanup)(nil),
 		(*RunEvent_LeftFile)(nil),
 		(*RunEvent_LeftData)(nil),
+		(*RunEvent_Taken)(nil),
 	}
-	file_agent_api_v1_agent_proto_msgTypes[39].OneofWrappers = []any{
+	file_agent_api_v1_agent_proto_msgTypes[44].OneofWrappers = []any{
 		(*BuildEvent_Progress)(nil),
 		(*BuildEvent_Tar)(nil),
 		(*BuildEvent_End)(nil),
@@ -3858,7 +4249,7 @@ func file_agent_api_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_api_v1_agent_proto_rawDesc), len(file_agent_api_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   44,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

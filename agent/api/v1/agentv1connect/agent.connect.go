@@ -55,6 +55,8 @@ const (
 	AgentServiceBuildProcedure = "/pybox.agent.v1.AgentService/Build"
 	// AgentServiceOpenShellProcedure is the fully-qualified name of the AgentService's OpenShell RPC.
 	AgentServiceOpenShellProcedure = "/pybox.agent.v1.AgentService/OpenShell"
+	// AgentServiceSetReadyProcedure is the fully-qualified name of the AgentService's SetReady RPC.
+	AgentServiceSetReadyProcedure = "/pybox.agent.v1.AgentService/SetReady"
 )
 
 // AgentServiceClient is a client for the pybox.agent.v1.AgentService service.
@@ -96,6 +98,9 @@ type AgentServiceClient interface {
 	// from then on every record of a run says that it is open. The same key may be
 	// given again. Another one, or a guest without a shell, is failed_precondition.
 	OpenShell(context.Context, *connect.Request[v1.OpenShellRequest]) (*connect.Response[v1.OpenShellResponse], error)
+	// SetReady says which boxes are to be kept ready from now on: what an earlier call
+	// said holds no more. It waits for none of them; a status tells how that goes.
+	SetReady(context.Context, *connect.Request[v1.SetReadyRequest]) (*connect.Response[v1.SetReadyResponse], error)
 }
 
 // NewAgentServiceClient constructs a client for the pybox.agent.v1.AgentService service. By
@@ -157,6 +162,12 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(agentServiceMethods.ByName("OpenShell")),
 			connect.WithClientOptions(opts...),
 		),
+		setReady: connect.NewClient[v1.SetReadyRequest, v1.SetReadyResponse](
+			httpClient,
+			baseURL+AgentServiceSetReadyProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("SetReady")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -170,6 +181,7 @@ type agentServiceClient struct {
 	cancelRun *connect.Client[v1.CancelRunRequest, v1.CancelRunResponse]
 	build     *connect.Client[v1.BuildRequest, v1.BuildEvent]
 	openShell *connect.Client[v1.OpenShellRequest, v1.OpenShellResponse]
+	setReady  *connect.Client[v1.SetReadyRequest, v1.SetReadyResponse]
 }
 
 // Hello calls pybox.agent.v1.AgentService.Hello.
@@ -212,6 +224,11 @@ func (c *agentServiceClient) OpenShell(ctx context.Context, req *connect.Request
 	return c.openShell.CallUnary(ctx, req)
 }
 
+// SetReady calls pybox.agent.v1.AgentService.SetReady.
+func (c *agentServiceClient) SetReady(ctx context.Context, req *connect.Request[v1.SetReadyRequest]) (*connect.Response[v1.SetReadyResponse], error) {
+	return c.setReady.CallUnary(ctx, req)
+}
+
 // AgentServiceHandler is an implementation of the pybox.agent.v1.AgentService service.
 type AgentServiceHandler interface {
 	// Hello is the first call on every connection: who is there, which protocol
@@ -251,6 +268,9 @@ type AgentServiceHandler interface {
 	// from then on every record of a run says that it is open. The same key may be
 	// given again. Another one, or a guest without a shell, is failed_precondition.
 	OpenShell(context.Context, *connect.Request[v1.OpenShellRequest]) (*connect.Response[v1.OpenShellResponse], error)
+	// SetReady says which boxes are to be kept ready from now on: what an earlier call
+	// said holds no more. It waits for none of them; a status tells how that goes.
+	SetReady(context.Context, *connect.Request[v1.SetReadyRequest]) (*connect.Response[v1.SetReadyResponse], error)
 }
 
 // NewAgentServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -308,6 +328,12 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(agentServiceMethods.ByName("OpenShell")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentServiceSetReadyHandler := connect.NewUnaryHandler(
+		AgentServiceSetReadyProcedure,
+		svc.SetReady,
+		connect.WithSchema(agentServiceMethods.ByName("SetReady")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/pybox.agent.v1.AgentService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AgentServiceHelloProcedure:
@@ -326,6 +352,8 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceBuildHandler.ServeHTTP(w, r)
 		case AgentServiceOpenShellProcedure:
 			agentServiceOpenShellHandler.ServeHTTP(w, r)
+		case AgentServiceSetReadyProcedure:
+			agentServiceSetReadyHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -365,4 +393,8 @@ func (UnimplementedAgentServiceHandler) Build(context.Context, *connect.Request[
 
 func (UnimplementedAgentServiceHandler) OpenShell(context.Context, *connect.Request[v1.OpenShellRequest]) (*connect.Response[v1.OpenShellResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pybox.agent.v1.AgentService.OpenShell is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) SetReady(context.Context, *connect.Request[v1.SetReadyRequest]) (*connect.Response[v1.SetReadyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pybox.agent.v1.AgentService.SetReady is not implemented"))
 }

@@ -1,0 +1,528 @@
+package ready
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fake is a box of the maker below.
+type fake struct {
+	m     *maker
+	n     int
+	ended chan struct{}
+	slow  time.Duration // what a removal takes
+
+	mu   sync.Mutex
+	why  error
+	gone bool
+}
+
+func (f *fake) Ended() <-chan struct{} { return f.ended }
+
+func (f *fake) Discard(why error) {
+	f.mu.Lock()
+	if f.why != nil {
+		f.m.t.Errorf("box %d is discarded twice: %v, %v", f.n, f.why, why)
+	}
+	f.why = why
+	f.mu.Unlock()
+	time.Sleep(f.slow)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gone = true
+	f.m.end(f)
+}
+
+func (f *fake) discarded() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.why
+}
+
+// maker makes boxes in a second each, one at a time.
+type maker struct {
+	t    *testing.T
+	busy atomic.Int32
+	mu   sync.Mutex
+	made []*fake
+	live int
+	room int // 0: as much as anybody wants
+	err  error
+	took time.Duration
+}
+
+func (m *maker) make(ctx context.Context, plan string) (*fake, error) {
+	if m.busy.Add(1) > 1 {
+		m.t.Error("two boxes are made at once")
+	}
+	defer m.busy.Add(-1)
+	m.mu.Lock()
+	full, err, took := m.room > 0 && m.live >= m.room, m.err, m.took
+	m.mu.Unlock()
+	if full {
+		return nil, fmt.Errorf("%w for %s", ErrNoRoom, plan)
+	}
+	if took == 0 {
+		took = time.Second
+	}
+	select {
+	case <-time.After(took):
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := &fake{m: m, n: len(m.made), ended: make(chan struct{})}
+	m.made = append(m.made, f)
+	m.live++
+	return f, nil
+}
+
+func (m *maker) end(f *fake) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.live--
+	select {
+	case <-f.ended:
+	default:
+		close(f.ended)
+	}
+}
+
+func (m *maker) set(room int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.room, m.err = room, err
+}
+
+func (m *maker) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.made)
+}
+
+func (m *maker) box(n int) *fake {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.made[n]
+}
+
+const (
+	maxAge  = 10 * time.Minute
+	holdFor = 2 * time.Second
+)
+
+// within runs f beside a pool, on a clock of its own.
+func within(t *testing.T, f func(t *testing.T, p *Pool[string, *fake], m *maker)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		m := &maker{t: t}
+		p := New(Options[string, *fake]{
+			Make: m.make, Now: func() time.Duration { return time.Since(began) }, After: time.After,
+			MaxAge: maxAge, HoldFor: holdFor, MinRetry: time.Second, MaxRetry: time.Minute,
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			p.Run(ctx)
+		}()
+		f(t, p, m)
+		stop()
+		<-done
+		for _, s := range p.Status() {
+			if s.Ready != 0 || s.Making != 0 {
+				t.Errorf("after its end: %+v", s)
+			}
+		}
+		// What was taken is not the pool's any more.
+		for _, b := range m.made {
+			select {
+			case <-b.ended:
+			default:
+				close(b.ended)
+			}
+		}
+	})
+}
+
+func kinds(counts ...int) (all []Kind[string]) {
+	for i, n := range counts {
+		all = append(all, Kind[string]{Key: fmt.Sprint("k", i), Count: n, Plan: fmt.Sprint("plan", i)})
+	}
+	return all
+}
+
+// pass lets time go by, and everybody do what is due.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func wantStatus(t *testing.T, p *Pool[string, *fake], want ...[3]int) {
+	t.Helper()
+	var got [][3]int
+	for _, s := range p.Status() {
+		got = append(got, [3]int{s.Wanted, s.Ready, s.Making})
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("wanted, ready, making are %v, want %v", got, want)
+	}
+}
+
+func take(t *testing.T, p *Pool[string, *fake], key string, n int, waited time.Duration) {
+	t.Helper()
+	b, w, ok := p.Take(t.Context(), key)
+	if !ok || b.n != n || w != waited {
+		t.Fatalf("got %+v, %v, %v, want box %d after %v", b, w, ok, n, waited)
+	}
+}
+
+func takeNone(t *testing.T, p *Pool[string, *fake], key string) {
+	t.Helper()
+	if b, _, ok := p.Take(t.Context(), key); ok {
+		t.Fatalf("got box %d, want none", b.n)
+	}
+}
+
+func TestKeepsThemReady(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		pass(time.Second)
+		takeNone(t, p, "k0")
+		p.Set(kinds(2, 1))
+		pass(500 * time.Millisecond)
+		wantStatus(t, p, [3]int{2, 0, 1}, [3]int{1, 0, 0})
+		pass(2 * time.Second) // one of each kind comes before a second of any
+		wantStatus(t, p, [3]int{2, 1, 1}, [3]int{1, 1, 0})
+		pass(time.Hour / 60)
+		wantStatus(t, p, [3]int{2, 2, 0}, [3]int{1, 1, 0})
+		take(t, p, "k0", 0, 61500*time.Millisecond) // the oldest
+		takeNone(t, p, "other")
+		release := p.Hold()
+		release()
+		pass(time.Second)
+		wantStatus(t, p, [3]int{2, 2, 0}, [3]int{1, 1, 0})
+	})
+}
+
+func TestNoneIsOlder(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		p.Set(kinds(1))
+		pass(time.Second + maxAge - time.Nanosecond)
+		if why := m.box(0).discarded(); why != nil {
+			t.Fatalf("it went too early: %v", why)
+		}
+		pass(time.Nanosecond)
+		if why := m.box(0).discarded(); !errors.Is(why, ErrOld) {
+			t.Errorf("it is discarded with %v, want %v", why, ErrOld)
+		}
+		pass(time.Second)
+		take(t, p, "k0", 1, 0)
+	})
+}
+
+// Even where nobody looks at the clock in between, no run gets an old one.
+func TestNoOldOneIsTaken(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		m.took = time.Second
+		p.Set(kinds(1, 1))
+		pass(2 * time.Second)
+		m.mu.Lock()
+		m.took = 2 * maxAge // the pool is busy with this one
+		m.mu.Unlock()
+		take(t, p, "k1", 1, 0)
+		p.Hold()()
+		pass(maxAge)
+		takeNone(t, p, "k0")
+		synctest.Wait()
+		if why := m.box(0).discarded(); !errors.Is(why, ErrOld) {
+			t.Errorf("the old one: %v", why)
+		}
+	})
+}
+
+func TestSet(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		p.Set(kinds(2, 1))
+		pass(3 * time.Second)
+		p.Set(kinds(1))
+		synctest.Wait()
+		wantStatus(t, p, [3]int{1, 1, 0})
+		for n, want := range []error{ErrUnwanted, ErrUnwanted, nil} {
+			if why := m.box(n).discarded(); !errors.Is(why, want) {
+				t.Errorf("box %d: %v, want %v", n, why, want)
+			}
+		}
+		p.Set(kinds(2))
+		pass(100 * time.Millisecond)
+		p.Set(nil) // the one in the making goes too
+		synctest.Wait()
+		wantStatus(t, p)
+		pass(time.Minute)
+		if n := m.count(); n != 3 {
+			t.Errorf("%d boxes were made, want 3", n)
+		}
+	})
+}
+
+func TestHold(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		release := p.Hold()
+		p.Set(kinds(1))
+		pass(holdFor - time.Nanosecond)
+		wantStatus(t, p, [3]int{1, 0, 0})
+		pass(time.Nanosecond) // no run holds for longer
+		wantStatus(t, p, [3]int{1, 0, 1})
+		release()
+		pass(time.Second)
+		take(t, p, "k0", 0, 0)
+		release = p.Hold()
+		synctest.Wait()
+		wantStatus(t, p, [3]int{1, 0, 0})
+		release()
+		synctest.Wait()
+		wantStatus(t, p, [3]int{1, 0, 1})
+	})
+}
+
+func TestFailuresBackOff(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		m.set(0, errors.New("broken"))
+		p.Set(kinds(1))
+		for _, pause := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+			pass(time.Second)
+			wantStatus(t, p, [3]int{1, 0, 0})
+			if s := p.Status()[0]; s.Trouble != "broken" {
+				t.Errorf("trouble %q", s.Trouble)
+			}
+			pass(pause*time.Second - time.Nanosecond)
+			wantStatus(t, p, [3]int{1, 0, 0})
+			pass(time.Nanosecond)
+			wantStatus(t, p, [3]int{1, 0, 1})
+		}
+		m.set(0, nil)
+		pass(time.Second + 60*time.Second + time.Second)
+		if s := p.Status()[0]; s.Ready != 1 || s.Trouble != "" {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestNever(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		m.set(0, fmt.Errorf("%w: another python3", ErrNever))
+		p.Set(kinds(1))
+		pass(time.Second)
+		m.set(0, nil)
+		pass(time.Hour)
+		if s := p.Status()[0]; s.Ready != 0 || s.Trouble == "" {
+			t.Errorf("%+v", s)
+		}
+		p.Set(kinds(1)) // who asks again is heard
+		pass(time.Second)
+		wantStatus(t, p, [3]int{1, 1, 0})
+	})
+}
+
+func TestNoRoom(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		m.set(1, nil)
+		p.Set(kinds(2))
+		pass(time.Hour / 12)
+		wantStatus(t, p, [3]int{2, 1, 0})
+		if s := p.Status()[0]; s.Trouble != "" {
+			t.Errorf("no room is no trouble: %q", s.Trouble)
+		}
+		m.set(2, nil)
+		pass(time.Second) // nothing has ended: nobody asks again and again
+		wantStatus(t, p, [3]int{2, 1, 0})
+		p.Retry()
+		pass(time.Second)
+		wantStatus(t, p, [3]int{2, 2, 0})
+	})
+}
+
+func TestMakesRoom(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		p.Set(kinds(2, 2))
+		pass(3500 * time.Millisecond)
+		wantStatus(t, p, [3]int{2, 2, 0}, [3]int{2, 1, 1})
+		for i := range 3 {
+			m.box(i).slow = 100 * time.Millisecond
+		}
+		defer p.Hold()()
+		if p.MakeRoom(t.Context(), func() bool { return true }) {
+			t.Error("there was room")
+		}
+		left := 3 // the one in the making goes first, then the oldest
+		some := p.MakeRoom(t.Context(), func() bool {
+			left--
+			return left < 0
+		})
+		if !some {
+			t.Error("it says that it let none go")
+		}
+		wantStatus(t, p, [3]int{2, 1, 0}, [3]int{2, 0, 0})
+		for n, want := range []error{ErrEvicted, ErrEvicted, nil} {
+			b := m.box(n)
+			if why := b.discarded(); !errors.Is(why, want) {
+				t.Errorf("box %d: %v, want %v", n, why, want)
+			}
+			if want != nil && !b.gone {
+				t.Errorf("box %d was not waited for", n)
+			}
+		}
+		if n := m.count(); n != 3 {
+			t.Errorf("%d boxes were made", n)
+		}
+		// It does not wait for longer than the run does.
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		p.MakeRoom(ctx, func() bool { return false })
+		if took := time.Since(began); took != 50*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		if p.MakeRoom(t.Context(), func() bool { return false }) {
+			t.Error("none was left")
+		}
+	})
+}
+
+func TestOneInTheMaking(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		p.Set(kinds(1))
+		pass(500 * time.Millisecond)
+		got := make(chan bool)
+		go func() {
+			b, waited, ok := p.Take(t.Context(), "k0")
+			got <- ok && b.n == 0 && waited == 0
+		}()
+		synctest.Wait()
+		takeNone(t, p, "k0") // it is another's
+		if p.MakeRoom(t.Context(), func() bool { return false }) {
+			t.Error("a box that a run waits for was evicted")
+		}
+		p.Set(kinds(2))
+		if !<-got {
+			t.Error("it did not come")
+		}
+	})
+}
+
+func TestOneInTheMakingFails(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		m.set(0, errors.New("broken"))
+		p.Set(kinds(1))
+		pass(500 * time.Millisecond)
+		takeNone(t, p, "k0")
+		if s := p.Status()[0]; s.Trouble != "broken" {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestClaimGivenUp(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		p.Set(kinds(1))
+		pass(500 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, _, ok := p.Take(ctx, "k0"); ok {
+			t.Error("it came too early")
+		}
+		pass(time.Second)
+		take(t, p, "k0", 0, 600*time.Millisecond)
+	})
+}
+
+func TestEndsWhileItWaits(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		p.Set(kinds(1))
+		pass(time.Second)
+		close(m.box(0).ended)
+		synctest.Wait()
+		if why := m.box(0).discarded(); !errors.Is(why, ErrEnded) {
+			t.Errorf("it is discarded with %v", why)
+		}
+		takeNone(t, p, "k0")
+		if s := p.Status()[0]; s.Trouble != ErrEnded.Error() {
+			t.Errorf("%+v", s)
+		}
+		pass(2 * time.Second)
+		wantStatus(t, p, [3]int{1, 1, 0})
+	})
+}
+
+// A box that is made is one run's alone, or is discarded, whoever asks and whatever
+// changes meanwhile.
+func TestRaces(t *testing.T) {
+	m := &maker{t: t, took: time.Microsecond}
+	began := time.Now()
+	p := New(Options[string, *fake]{
+		Make: m.make, Now: func() time.Duration { return time.Since(began) }, After: time.After,
+		MaxAge: time.Millisecond, HoldFor: time.Millisecond, MinRetry: time.Microsecond, MaxRetry: time.Microsecond,
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.Run(ctx)
+	}()
+	var mu sync.Mutex
+	taken := map[int]bool{}
+	var got atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			// Until there was a race at all, on whatever machine.
+			for n := 0; n < 300 || got.Load() < 50 && time.Since(began) < time.Minute; n++ {
+				release := p.Hold()
+				switch {
+				case i == 0 && n%10 == 0:
+					p.Set(kinds(1+n%3, n%2+1))
+				case i == 1 && n%5 == 0:
+					p.MakeRoom(ctx, func() bool { return n%2 == 0 })
+				}
+				b, _, ok := p.Take(ctx, fmt.Sprint("k", n%2))
+				release()
+				if !ok {
+					continue
+				}
+				if b.discarded() != nil {
+					t.Errorf("box %d was discarded: %v", b.n, b.discarded())
+				}
+				got.Add(1)
+				mu.Lock()
+				if taken[b.n] {
+					t.Errorf("box %d was taken twice", b.n)
+				}
+				taken[b.n] = true
+				mu.Unlock()
+				m.end(b)
+			}
+		})
+	}
+	wg.Wait()
+	stop()
+	<-done
+	if len(taken) == 0 {
+		t.Error("nobody got a box")
+	}
+	for _, b := range m.made {
+		if taken[b.n] == (b.discarded() != nil) {
+			t.Errorf("box %d: taken %t, discarded %v", b.n, taken[b.n], b.discarded())
+		}
+	}
+}
