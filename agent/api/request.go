@@ -162,6 +162,10 @@ func ReadyKey(image string, l *agentv1.Limits, env []string) string {
 		l.GetMemoryBytes(), l.GetPids(), l.GetMilliCpu(), l.GetWorkBytes(), l.GetWorkFiles(), env)
 }
 
+// CheckImports holds the names of modules that are imported ahead to their bounds. The
+// error matches ErrRequest.
+func CheckImports(names []string) error { return asRequestError(checkImports(names)) }
+
 // checkImports wants names of Python modules, which are ASCII here.
 func checkImports(names []string) error {
 	if len(names) > MaxImports {

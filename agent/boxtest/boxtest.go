@@ -184,6 +184,13 @@ func (g *Guest) Idle(t *testing.T) {
 // asked for before; 0: none.
 func (g *Guest) SetReady(t *testing.T, n uint32, p Program) {
 	t.Helper()
+	if err := g.AskReady(g.Context(t), n, p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// AskReady is SetReady for others than tests.
+func (g *Guest) AskReady(ctx context.Context, n uint32, p Program) error {
 	r := &agentv1.SetReadyRequest{}
 	if n > 0 {
 		s := g.RunStart(&p)
@@ -191,25 +198,39 @@ func (g *Guest) SetReady(t *testing.T, n uint32, p Program) {
 			Image: s.GetImage(), Count: n, Limits: s.GetLimits(), Env: s.GetEnv(), OutputBytes: s.GetStdoutBytes() + s.GetStderrBytes(),
 		}}
 	}
-	if _, err := g.Client.SetReady(g.Context(t), connect.NewRequest(r)); err != nil {
+	_, err := g.Client.SetReady(ctx, connect.NewRequest(r))
+	return err
+}
+
+// AwaitReady waits until so many boxes of each kind that is to be ready are.
+func (g *Guest) AwaitReady(t *testing.T, n uint32) {
+	t.Helper()
+	if err := g.UntilReady(g.Context(t), n); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// AwaitReady waits until all boxes that are to be ready are.
-func (g *Guest) AwaitReady(t *testing.T) {
-	t.Helper()
-	g.Until(t, "ready boxes", func(s *agentv1.StatusResponse) bool {
+// UntilReady is AwaitReady for others than tests.
+func (g *Guest) UntilReady(ctx context.Context, n uint32) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s, err := g.ReadStatus(ctx)
+		if err != nil {
+			return err
+		}
+		enough := true
 		for _, r := range s.GetReady() {
 			if r.GetTrouble() != "" {
-				t.Fatalf("no box is made ready: %v", r)
+				return fmt.Errorf("no box is made ready: %v", r)
 			}
-			if r.GetReady() < r.GetWanted() {
-				return false
-			}
+			enough = enough && r.GetReady() >= n
 		}
-		return true
-	})
+		if enough {
+			return nil
+		}
+		<-tick.C
+	}
 }
 
 // Program is what to run.

@@ -269,14 +269,14 @@ def regions():
     """Where this process has its heap, and copies of the writable variables of its
     program and libraries."""
     heap, static, end = None, [], 0
-    with open("/proc/self/maps") as maps:
+    with open("/proc/self/maps", "rb") as maps:
         for line in maps:
             where, mode, _, _, _, *name = line.split(None, 5)
-            low, high = (int(n, 16) for n in where.split("-"))
-            if mode == "rw-p" and name and name[0].startswith("/") or not name and low == end:
+            low, high = [int(n, 16) for n in where.split(b"-")]
+            if mode == b"rw-p" and (name and name[0].startswith(b"/") or not name and low == end):
                 static.append(read(low, high))
                 end = high
-            elif name and name[0].startswith("[heap]"):
+            elif name and name[0].startswith(b"[heap]"):
                 heap = low, high
     if not heap:
         raise NotImplementedError("this python3 has no heap where the kernel shows one")

@@ -58,9 +58,15 @@ var objectCases = map[string]semantic{
 	"whoami of other letters": {name: "größe 😀.py", status: 1, err: "größe 😀.py"},
 }
 
+// nameRoom is what the kernel has for the name and the arguments of a program in a box
+// that was made ahead, each with a NUL behind it: as much as the longest name takes.
+const nameRoom = 256
+
 // processCases look at what surrounds the interpreter.
 var processCases = map[string]semantic{
-	"arguments": {args: []string{"", "a b", "-c", "--", "ä€", "\t\n\\", "'\"$"}, out: "'a b'"},
+	"arguments": {args: []string{"", "a b", "-c", "--", "ä€", "\t\n\\", "'\"$"}, out: "'a b'", ahead: []difference{
+		{"stdout", `b'\'"$', b'']`, `b'\'"$'` + strings.Repeat(", b''", nameRoom-len("arguments.py\x00\x00a b\x00-c\x00--\x00ä€\x00\t\n\\\x00'\"$\x00")) + `, b'']`},
+	}},
 	"process": {out: "/box 0o22", known: []difference{
 		{"stdout", "parent another\n", "parent init\n"},
 	}},

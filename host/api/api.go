@@ -146,6 +146,20 @@ type Guest struct {
 	// ShimRSSBytes is the memory of containerd's shim, 0 while none runs.
 	ShimRSSBytes int64  `json:"shim_rss_bytes,omitempty"`
 	Clock        *Clock `json:"clock,omitempty"`
+	// Ready are the boxes that are made ahead, by image.
+	Ready []ReadyBoxes `json:"ready,omitempty"`
+}
+
+// ReadyBoxes are the boxes of one image that are made ahead, for runs that ask for
+// nothing but that.
+type ReadyBoxes struct {
+	Image string `json:"image"`
+	// Wanted is how many there are to be, Ready how many wait for a run.
+	Wanted int `json:"wanted"`
+	Ready  int `json:"ready"`
+	Making int `json:"making"`
+	// Trouble is why the last one could not be made or kept.
+	Trouble string `json:"trouble,omitempty"`
 }
 
 // Image is the read-only file system of boxes.

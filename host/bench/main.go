@@ -82,6 +82,9 @@ func run(ctx context.Context, o options, out string) (missed bool, err error) {
 	if err := benchRuns(ctx, o, &r); err != nil {
 		return false, fmt.Errorf("runs: %w", err)
 	}
+	if err := benchReady(ctx, o, &r); err != nil {
+		return false, fmt.Errorf("ready runs: %w", err)
+	}
 	if o.plainBundle != "" {
 		if err := benchData(ctx, o, &r); err != nil {
 			return false, fmt.Errorf("imports: %w", err)

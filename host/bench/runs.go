@@ -70,7 +70,7 @@ func oneRun(ctx context.Context, g *boxtest.Guest, p boxtest.Program) (*boxtest.
 // does meets both.
 func benchCold(ctx context.Context, g *boxtest.Guest, r *report) error {
 	var bare, exit, record, host []float64
-	stages, order := map[string][]float64{}, []string{}
+	stages := &stageTimes{}
 	var peak int64
 	for i := range warmUps + coldRuns {
 		o, err := oneRun(ctx, g, boxtest.Program{Source: "pass\n"})
@@ -93,14 +93,7 @@ func benchCold(ctx context.Context, g *boxtest.Guest, r *report) error {
 		record = append(record, float64(last(rec)-rec.GetRequestedAtNs())/1e6)
 		host = append(host, ms(o.Took))
 		peak = max(peak, rec.GetCounters().GetMemoryPeakBytes().GetValue())
-		for at, from := 0, rec.GetRequestedAtNs(); at < len(rec.GetStages()); at++ {
-			s := rec.GetStages()[at]
-			if stages[s.GetName()] == nil {
-				order = append(order, s.GetName())
-			}
-			stages[s.GetName()] = append(stages[s.GetName()], float64(s.GetEndedAtNs()-from)/1e6)
-			from = s.GetEndedAtNs()
-		}
+		stages.add(rec)
 	}
 	base := median(bare)
 	r.add(
@@ -111,9 +104,7 @@ func benchCold(ctx context.Context, g *boxtest.Guest, r *report) error {
 		row{Name: "  ratio to bare Python", Value: median(record) / base, Unit: "x", Limit: 8},
 		row{Name: "cold run: as the host sees it", Value: median(host), Unit: "ms", Note: "files sent, record received"},
 	)
-	for _, name := range order {
-		r.add(row{Name: "  " + name, Value: median(stages[name]), Unit: "ms"})
-	}
+	stages.report(r)
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	status, err := g.ReadStatus(ctx)

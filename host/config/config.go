@@ -32,6 +32,7 @@ var ErrInvalid = errors.New("the configuration is invalid")
 type Config struct {
 	Ceilings Ceilings `toml:"ceilings"`
 	VM       VM       `toml:"vm"`
+	Ready    Ready    `toml:"ready"`
 	Receipts Receipts `toml:"receipts"`
 	API      API      `toml:"api"`
 }
@@ -65,6 +66,17 @@ type Ceilings struct {
 type Receipts struct {
 	// Keep is how many receipts are kept, 1 to 100000; the oldest go first.
 	Keep int `toml:"keep"`
+}
+
+// Ready is the section [ready]: how many boxes are kept ready, made ahead for runs that
+// ask for nothing but their image. Each holds the room of a run, and gives way to one.
+type Ready struct {
+	// Stdlib and Data are numbers of boxes of the images of those names, 0 to 16.
+	Stdlib int `toml:"stdlib"`
+	Data   int `toml:"data"`
+	// DataImport are modules that boxes of the image data have imported already, by
+	// their full names, at most 16.
+	DataImport []string `toml:"data_import"`
 }
 
 // VM is the section [vm]: the guest's size and life.
@@ -109,7 +121,7 @@ const minMemory = 512 << 20
 
 // Default is the configuration of an empty file.
 func Default() Config {
-	return Config{Receipts: Receipts{Keep: 1000}, Ceilings: Ceilings{
+	return Config{Receipts: Receipts{Keep: 1000}, Ready: Ready{Stdlib: 1}, Ceilings: Ceilings{
 		Timeout: units.Duration(30 * time.Second), Memory: 1 << 30, CPUs: 2, PIDs: 128,
 		Output: 16 << 20, Files: 256, FilesBytes: 256 << 20,
 	}, VM: VM{
@@ -235,6 +247,9 @@ func (c *Config) validate() error {
 	if err := c.API.validate(); err != nil {
 		return err
 	}
+	if err := c.Ready.validate(); err != nil {
+		return err
+	}
 	if k := c.Receipts.Keep; k < 1 || k > maxKeep {
 		return fmt.Errorf("%w: [receipts] keep: %d: want 1 to %d", ErrInvalid, k, maxKeep)
 	}
@@ -247,6 +262,18 @@ func (a API) validate() error {
 	}
 	if _, err := gate.ParseAddress(a.Listen); err != nil {
 		return fmt.Errorf("%w: [api] listen: %w", ErrInvalid, err)
+	}
+	return nil
+}
+
+func (r Ready) validate() error {
+	for key, n := range map[string]int{"stdlib": r.Stdlib, "data": r.Data} {
+		if n < 0 || n > api.MaxReady {
+			return fmt.Errorf("%w: [ready] %s: %d: want 0 to %d", ErrInvalid, key, n, api.MaxReady)
+		}
+	}
+	if err := api.CheckImports(r.DataImport); err != nil {
+		return fmt.Errorf("%w: [ready] data_import: %w", ErrInvalid, err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -24,14 +25,36 @@ func write(t *testing.T, text string) string {
 
 func TestLoad(t *testing.T) {
 	got, err := Load(filepath.Join(t.TempDir(), "none"), env(nil))
-	if err != nil || got != Default() {
+	if err != nil || !reflect.DeepEqual(got, Default()) {
 		t.Errorf("no file: %+v, %v; want the defaults", got, err)
 	}
 	got, err = Load(write(t, "# mine\n[vm]\nmemory = \"1GiB\"\nidle_stop = \"90\"\n[api]\nlisten = \"127.0.0.1:0\"\n"), env(map[string]string{"PYBOX_ACCEL": "tcg"}))
 	want := Default()
 	want.VM.Memory, want.VM.IdleStop, want.VM.Accel, want.API.Listen = 1<<30, units.Duration(90*time.Second), "tcg", "127.0.0.1:0"
-	if err != nil || got != want {
+	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestReady(t *testing.T) {
+	got, err := Load(write(t, "[ready]\nstdlib = 0\ndata = 2\ndata_import = [\"numpy\", \"matplotlib.pyplot\"]\n"), env(nil))
+	want := Ready{Data: 2, DataImport: []string{"numpy", "matplotlib.pyplot"}}
+	if err != nil || !reflect.DeepEqual(got.Ready, want) || Default().Ready.Stdlib != 1 {
+		t.Errorf("got %+v, %v; want %+v", got.Ready, err, want)
+	}
+	for text, says := range map[string]string{
+		"stdlib = -1":                 "[ready] stdlib",
+		"data = 17":                   "[ready] data",
+		`data_import = ["os;exit()"]`: "[ready] data_import",
+		`data_import = ["a b"]`:       "[ready] data_import",
+		"stdlib = \"one\"":            "line 2",
+		"other = 1":                   "other",
+		`stdlib_import = ["json"]`:    "stdlib_import",
+		`data_import = ["", "numpy"]`: "[ready] data_import",
+	} {
+		if _, err := Load(write(t, "[ready]\n"+text+"\n"), env(nil)); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want one that says %q", text, err, says)
+		}
 	}
 }
 

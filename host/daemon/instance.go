@@ -49,6 +49,7 @@ type instance struct {
 	hello   *agentv1.HelloResponse
 	info    api.VM
 	runs    *runs.Service
+	images  []bundle.Image
 	door    door
 	// agentExit says how the agent ended, by PID 1's own record; set by
 	// readAgentExit before the machine is stopped.
@@ -162,8 +163,10 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 	next("agent answered")
 	i := &instance{machine: a.machine, client: client, hello: hello, info: vmInfo(a.bundle, cfg, own), door: newDoor()}
 	i.pushTime(ctx, d.log)
-	d.serveRuns(i, allImages(a.bundle, own), own.Bases())
+	i.images = allImages(a.bundle, own)
+	d.serveRuns(i, i.images, own.Bases())
 	next("clock set")
+	d.askReady(ctx, i)
 	d.log.Info("vm ready", "boot_id", hello.BootId, "kernel", hello.KernelRelease, "agent", hello.AgentVersion,
 		"acceleration", factsOf(a.machine).Acceleration)
 	return i, nil
@@ -359,6 +362,7 @@ func (i *instance) status(ctx context.Context) *api.Guest {
 		g.AgentRSSBytes, g.InitRSSBytes = r.AgentRssBytes, r.InitRssBytes
 		g.UptimeMS, g.Boxes, g.Waiting = ms(time.Duration(r.UptimeNs)), r.Boxes, r.Waiting
 		g.Engine, g.ShimRSSBytes = r.Engine, r.ShimRssBytes
+		g.Ready = i.readyBoxes(r.Ready)
 		g.ShellEnabled = g.ShellEnabled || r.ShellEnabled
 	}
 	c := *g

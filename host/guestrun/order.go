@@ -31,8 +31,9 @@ const maxQueued = 1000
 type order struct {
 	start  *agentv1.RunStart
 	phase  phase
-	counts struct{ queued, stages, checks int }
+	counts struct{ queued, taken, stages, checks int }
 
+	taken   *agentv1.Taken
 	started *agentv1.Started
 	exited  *agentv1.Exited
 	record  *agentv1.RunRecord
@@ -69,6 +70,10 @@ func (o *order) next(m *agentv1.RunEvent, bulk bool) error {
 	case *agentv1.RunEvent_Admitted:
 		o.bulk = len(e.Admitted.GetBulkToken()) > 0
 		ok = o.enter(making, o.phase == queued) && (o.start.GetBulk() || !o.bulk)
+	case *agentv1.RunEvent_Taken:
+		o.counts.taken++
+		ok = o.phase == making && o.counts.taken == 1 && o.counts.checks == 0
+		o.taken = e.Taken
 	case *agentv1.RunEvent_Stage:
 		o.counts.stages++
 		ok = o.phase >= making && o.phase < ended && o.counts.stages <= api.MaxRunStages
@@ -151,6 +156,8 @@ func (o *order) agree(r *agentv1.RunRecord) error {
 	switch {
 	case r.GetId() != o.start.GetId():
 		return broken("a record of another run, %q", r.GetId())
+	case (r.GetBoxKind() == api.BoxReady) != (o.taken != nil) || r.GetWaitedNs() != o.taken.GetWaitedNs():
+		return broken("a record that disagrees on whether the box was made ahead, or on how long it had waited")
 	case o.started != nil && r.GetStartedAtNs() != o.started.GetAtNs():
 		return broken("a record that disagrees on when the program was started")
 	case o.exited != nil && !proto.Equal(o.exited.GetExit(), r.GetExit()):

@@ -196,11 +196,13 @@ type Exit struct {
 
 // Box is the box of the run.
 type Box struct {
-	// Kind is "cold": made for this run. Null: no box was made, or the guest
-	// gave no record.
+	// Kind is "cold": made for this run, or "ready": made ahead, for whatever run came.
+	// Null: no box was made, or the guest gave no record.
 	Kind *string `json:"kind"`
 	// WaitedMS is how long a box that was made ahead had waited; null for a cold one.
 	WaitedMS *float64 `json:"waited_ms"`
+	// Preimported are the modules that such a box had imported before the run.
+	Preimported []string `json:"preimported"`
 	// RunnerSHA256 is the digest of what waits in the box for the program.
 	RunnerSHA256 *string `json:"runner_sha256"`
 	// Removed tells that every source confirms that it is gone; Confirmations

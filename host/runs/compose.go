@@ -184,8 +184,9 @@ func (c *composer) engine(cleanup receipt.Cleanup) receipt.Engine {
 		SettingsChecked: c.rec.GetSettingsChecked(), Checks: make([]receipt.Check, 0, len(checks)), Exit: c.exit(),
 		RuntimeVersions: map[string]string{},
 		Box: receipt.Box{
-			Kind: c.kind(), RunnerSHA256: c.digest("observed.engine.box.runner_sha256", c.rec.GetRunnerSha256()),
-			Removed: cleanup.Status == receipt.CleanupRemoved, Confirmations: cleanup.Confirmations,
+			Kind: c.kind(), WaitedMS: c.waited(), Preimported: valid(c.rec.GetPreimported()),
+			RunnerSHA256: c.digest("observed.engine.box.runner_sha256", c.rec.GetRunnerSha256()),
+			Removed:      cleanup.Status == receipt.CleanupRemoved, Confirmations: cleanup.Confirmations,
 		},
 	}
 	for _, m := range checks {
@@ -219,8 +220,22 @@ func (c *composer) kind() *string {
 	if k := c.rec.GetBoxKind(); k != "" {
 		return &k
 	}
+	if c.rec == nil && c.heard.taken != nil {
+		return new(agentapi.BoxReady)
+	}
 	if !c.noBox() {
 		c.lack("observed.engine.box.kind", c.boxWhy())
+	}
+	return nil
+}
+
+// waited is how long the box had waited that was made ahead.
+func (c *composer) waited() *float64 {
+	switch {
+	case c.rec.GetBoxKind() == agentapi.BoxReady:
+		return new(receipt.MS(time.Duration(c.rec.GetWaitedNs())))
+	case c.rec == nil && c.heard.taken != nil:
+		return new(receipt.MS(time.Duration(c.heard.taken.GetWaitedNs())))
 	}
 	return nil
 }

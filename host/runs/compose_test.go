@@ -123,7 +123,7 @@ func TestWholeReceipt(t *testing.T) {
 				Engine: receipt.Engine{
 					SettingsChecked: true, Checks: []receipt.Check{check, again}, Exit: &receipt.Exit{Code: new(3)},
 					RuntimeVersions: map[string]string{"crun": "1.21"},
-					Box:             receipt.Box{Kind: new("cold"), RunnerSHA256: new(strings.Repeat("c", 64)), Removed: true, Confirmations: gone},
+					Box:             receipt.Box{Kind: new("cold"), Preimported: []string{}, RunnerSHA256: new(strings.Repeat("c", 64)), Removed: true, Confirmations: gone},
 				},
 				Kernel: receipt.Kernel{
 					MemoryPeakBytes: n(11), PIDsPeak: n(2), CPUUsec: n(3), ThrottledPeriods: n(4), ThrottledUsec: n(5),

@@ -13,6 +13,7 @@ import (
 // gives no record. It is bounded as a record is.
 type heard struct {
 	admitted *agentv1.Admitted
+	taken    *agentv1.Taken
 	started  *agentv1.Started
 	stages   []*agentv1.Stage
 	checks   []*agentv1.Check
@@ -32,6 +33,11 @@ func (r *Run) hear(m *agentv1.RunEvent) {
 		h.admitted = e.Admitted
 		r.phase.Store(making)
 		r.tell(api.Event{Event: api.EventAdmitted})
+	case *agentv1.RunEvent_Taken:
+		h.taken = e.Taken
+		for _, m := range e.Taken.GetChecks() {
+			r.hearCheck(m)
+		}
 	case *agentv1.RunEvent_Stage:
 		r.hearStage(e.Stage)
 	case *agentv1.RunEvent_Check:

@@ -162,6 +162,13 @@ func (s *Service) Begin(r Request) (*Run, error) {
 	return run, nil
 }
 
+// limitsOf are the limits of a box.
+func limitsOf(l policy.Limits) *agentv1.Limits {
+	return &agentv1.Limits{
+		MemoryBytes: l.MemoryBytes, Pids: l.PIDs, MilliCpu: l.MilliCPU, WorkBytes: l.MemoryBytes, WorkFiles: workFiles,
+	}
+}
+
 // plan makes the run that r asks for.
 func (s *Service) plan(r Request) (*Run, error) {
 	r.Image, r.Program.Name = cmp.Or(r.Image, api.DefaultImage), cmp.Or(r.Program.Name, api.DefaultProgram)
@@ -187,10 +194,7 @@ func (s *Service) plan(r Request) (*Run, error) {
 	}
 	start := &agentv1.RunStart{
 		Id: cmp.Or(r.ID, "none-yet"), Image: image.Serial, Program: r.Program.Name, Args: r.Args, Env: r.Env,
-		Limits: &agentv1.Limits{
-			MemoryBytes: l.MemoryBytes, Pids: l.PIDs, MilliCpu: l.MilliCPU, WorkBytes: l.MemoryBytes, WorkFiles: workFiles,
-		},
-		TimeoutNs: int64(l.Timeout), StdoutBytes: l.OutputBytes, StderrBytes: l.OutputBytes, QueueWaitNs: int64(s.o.QueueWait),
+		Limits: limitsOf(l), TimeoutNs: int64(l.Timeout), StdoutBytes: l.OutputBytes, StderrBytes: l.OutputBytes, QueueWaitNs: int64(s.o.QueueWait),
 		Files: l.Files, FilesBytes: l.FilesBytes, Collect: r.Collect && s.o.Files != nil,
 	}
 	if err := agentapi.CheckRunStart(start); err != nil {

@@ -74,10 +74,22 @@ func (p *page) engine(r *receipt.Receipt) {
 	p.row("Network", Escape(r.Configured.Network, maxName))
 	p.row("Limits", limits(r.Configured.Limits))
 	p.row("Inputs", inputs(r.Configured.Inputs))
-	p.row("Box", removal(r.Cleanup)...)
+	p.row("Box", append(madeAhead(r.Observed.Engine.Box), removal(r.Cleanup)...)...)
 	if r.Observed.VM.ShellEnabled {
 		p.row("Shell", "OPENED in this VM, before the run or during it: who used it could have changed anything there")
 	}
+}
+
+// madeAhead says that a box was made before its run was asked for; else it says nothing.
+func madeAhead(b receipt.Box) []string {
+	if b.WaitedMS == nil {
+		return nil
+	}
+	s := "made ahead, had waited " + seconds(*b.WaitedMS)
+	if len(b.Preimported) > 0 {
+		s += ", with " + list(b.Preimported) + " imported"
+	}
+	return []string{s}
 }
 
 // exit says how the main process ended.

@@ -144,6 +144,9 @@ func guest(t table, g *api.Guest, now time.Time) {
 			units.Size(g.AgentRSSBytes), units.Size(g.InitRSSBytes), shim)
 	}
 	t.row("Boxes", "%s", boxes(g))
+	for _, r := range g.Ready {
+		t.row("Ready boxes", "%s", readyBoxes(r))
+	}
 	if c := g.Clock; c != nil {
 		set := ""
 		if c.Stepped {
@@ -164,6 +167,18 @@ func boxes(g *api.Guest) string {
 	}
 	if g.Engine != "" && g.Engine != "ready" {
 		s += "; what makes them is " + g.Engine
+	}
+	return s
+}
+
+// readyBoxes says how many boxes of an image are ready, and why not all are.
+func readyBoxes(r api.ReadyBoxes) string {
+	s := fmt.Sprintf("%s: %d of %d", r.Image, r.Ready, r.Wanted)
+	if r.Making > 0 {
+		s += fmt.Sprintf(", %d being made", r.Making)
+	}
+	if r.Trouble != "" {
+		s += "; the last one failed: " + r.Trouble
 	}
 	return s
 }

@@ -44,7 +44,7 @@ func Example() *receipt.Receipt {
 					{Setting: "process limit", Expected: "32", Found: "32", Source: "pids.max", OK: true, Again: true},
 				},
 				Exit: &receipt.Exit{Code: ptr(0)}, RuntimeVersions: map[string]string{"containerd": "2.4.2", "crun": "1.21"},
-				Box: receipt.Box{Kind: ptr("cold"), RunnerSHA256: ptr(strings.Repeat("2", 64)), Removed: true, Confirmations: gone},
+				Box: receipt.Box{Kind: ptr("cold"), Preimported: []string{}, RunnerSHA256: ptr(strings.Repeat("2", 64)), Removed: true, Confirmations: gone},
 			},
 			Kernel: receipt.Kernel{
 				MemoryPeakBytes: ptr(int64(2_621_440)), PIDsPeak: ptr(int64(2)), CPUUsec: ptr(int64(81_000)), Periods: ptr(int64(1)),
@@ -84,7 +84,7 @@ func Lost() *receipt.Receipt {
 	r.Run.QueuedMS, r.Run.GuestElapsedMS, r.Run.Stages = nil, nil, []receipt.Stage{}
 	r.Configured.Seccomp.SHA256 = nil
 	e := &r.Observed.Engine
-	e.SettingsChecked, e.Checks, e.Box = false, []receipt.Check{}, receipt.Box{Confirmations: []receipt.Confirmation{}}
+	e.SettingsChecked, e.Checks, e.Box = false, []receipt.Check{}, receipt.Box{Preimported: []string{}, Confirmations: []receipt.Confirmation{}}
 	r.Observed.Kernel = receipt.Kernel{Source: "none", Samples: []receipt.Sample{}}
 	r.Program.Stdout.Bytes, r.Program.Stdout.SHA256, r.Program.Stdout.Complete = nil, nil, false
 	r.Program.Stderr.Bytes, r.Program.Stderr.SHA256, r.Program.Stderr.Complete = nil, nil, false
