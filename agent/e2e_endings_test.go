@@ -614,7 +614,7 @@ func stages() []stage {
 		{"made", after("prepared"), byClient},
 		{"started", after("created"), byClient},
 		{"interpreter", after("started"), byClient},
-		{"uploading", func(e *agentv1.RunEvent) bool { return e.GetCheck() != nil }, byClient},
+		{"uploading", func(e *agentv1.RunEvent) bool { return e.GetChecks() != nil }, byClient},
 		{"running", func(e *agentv1.RunEvent) bool { return e.GetSample() != nil }, byClient},
 		{"ended", func(e *agentv1.RunEvent) bool { return e.GetExited() != nil }, exited(6)},
 	}

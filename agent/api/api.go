@@ -13,7 +13,7 @@ import (
 
 // ProtocolVersion is the version of the wire schema and of its meaning. It
 // rises with every change that an older peer would misunderstand.
-const ProtocolVersion = 1
+const ProtocolVersion = 2
 
 // Ports of the guest, on vsock. The host dials them and listens on none.
 const (

@@ -76,8 +76,8 @@ func validateRunEvent(m *agentv1.RunEvent) error {
 		c.taken(e.Taken)
 	case *agentv1.RunEvent_Stage:
 		c.stage(e.Stage)
-	case *agentv1.RunEvent_Check:
-		c.setting(e.Check)
+	case *agentv1.RunEvent_Checks:
+		c.settings(e.Checks.GetChecks())
 	case *agentv1.RunEvent_Started:
 		c.check("time of the go", isTime(e.Started.GetAtNs()))
 	case *agentv1.RunEvent_Output:

@@ -69,7 +69,7 @@ func goodEvents() []*agentv1.RunEvent {
 		{Event: &agentv1.RunEvent_Admitted{Admitted: &agentv1.Admitted{QueuedNs: 1}}},
 		{Event: &agentv1.RunEvent_Taken{Taken: &agentv1.Taken{WaitedNs: 1, Checks: r.Checks}}},
 		{Event: &agentv1.RunEvent_Stage{Stage: r.Stages[0]}},
-		{Event: &agentv1.RunEvent_Check{Check: r.Checks[0]}},
+		{Event: &agentv1.RunEvent_Checks{Checks: &agentv1.Checks{Checks: r.Checks}}},
 		{Event: &agentv1.RunEvent_Started{Started: &agentv1.Started{AtNs: 8}}},
 		{Event: &agentv1.RunEvent_Output{Output: &agentv1.Output{Stream: 1, Data: []byte("\x1b[2J\xff")}}},
 		{Event: &agentv1.RunEvent_Sample{Sample: r.Samples[0]}},

@@ -27,17 +27,18 @@ func (l *life) check(again bool) error {
 		read = readback.Quick
 	}
 	var bad differences
+	first := len(l.rec.Checks)
 	for _, c := range read(ctx, l.subject(ctx)) {
 		w := &agentv1.Check{
 			Setting: api.Text(c.Setting, 64), Expected: api.Text(c.Expected, maxValue), Found: api.Text(c.Found, maxValue),
 			Source: api.Text(c.Source, 128), Ok: c.OK, Again: again,
 		}
 		l.rec.Checks = append(l.rec.Checks, w)
-		l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Check{Check: w}})
 		if !c.OK {
 			bad = append(bad, fmt.Sprintf("%s (%s) is %s, want %s", c.Setting, c.Source, c.Found, c.Expected))
 		}
 	}
+	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Checks{Checks: &agentv1.Checks{Checks: l.rec.Checks[first:]}}})
 	if err := l.ctx.Err(); err != nil {
 		return refuse(api.ReasonSettings, err)
 	}

@@ -265,13 +265,18 @@ func (l *life) admit() (*admission.Grant, error) {
 	}
 	l.cfg.Slot, l.cfg.ImageRoot = grant.Slot, root
 	l.admitted.Store(true)
-	admitted := &agentv1.Admitted{QueuedNs: l.rec.QueuedNs}
-	if l.p.bulk != nil {
-		admitted.BulkToken = l.p.bulk.Token()
-	}
-	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: admitted}})
+	l.tellAdmitted()
 	l.stage("admitted")
 	return grant, nil
+}
+
+// tellAdmitted tells the client that it may send the files.
+func (l *life) tellAdmitted() {
+	m := &agentv1.Admitted{QueuedNs: l.rec.QueuedNs}
+	if l.p.bulk != nil {
+		m.BulkToken = l.p.bulk.Token()
+	}
+	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: m}})
 }
 
 // acquire waits for room, for which boxes that were made ahead give way.

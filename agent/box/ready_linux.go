@@ -186,7 +186,7 @@ func (l *life) take(ctx context.Context) *admission.Grant {
 	l.rec.BoxKind, l.rec.WaitedNs, l.rec.Preimported = api.BoxReady, int64(waited), w.life.p.imports
 	l.rec.Checks = w.life.rec.GetChecks()
 	l.given()
-	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: &agentv1.Admitted{}}})
+	l.tellAdmitted()
 	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Taken{Taken: &agentv1.Taken{WaitedNs: int64(waited), Checks: l.rec.GetChecks()}}})
 	l.stage("box taken")
 	return w.grant

@@ -1,20 +1,17 @@
 package box
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 
 	"github.com/pybox/pybox/agent/admission"
 	"github.com/pybox/pybox/agent/api"
@@ -76,8 +73,10 @@ func cgroupLeft(dir string) (string, error) {
 	return "the cgroup is there", nil
 }
 
-// processesLeft finds processes whose real user id is in the range from first
-// on: each live box has a range of its own.
+// processesLeft finds processes whose effective user id is in the range from first on:
+// each live box has a range of its own, which no process in its user namespace can
+// leave. The owner of /proc/PID is that id, whatever else /proc hides of a process (see
+// task_dump_owner of the kernel), and asking for it costs the least.
 func processesLeft(proc string, first int) (string, error) {
 	d, err := os.Open(proc)
 	if err != nil {
@@ -92,38 +91,16 @@ func processesLeft(proc string, first int) (string, error) {
 		if _, err := strconv.Atoi(name); err != nil {
 			continue
 		}
-		uid, ok, err := realUID(filepath.Join(proc, name, "status"))
-		if err != nil {
-			return "", err
+		var st unix.Stat_t
+		err := unix.Fstatat(int(d.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err := unlessGone(err); err != nil {
+			return "", err // one that was not looked at is not gone
 		}
-		if ok && uid >= first && uid < first+oci.IDRange {
+		if uid := int(st.Uid); err == nil && uid >= first && uid < first+oci.IDRange {
 			return fmt.Sprintf("process %s of user %d is there", name, uid), nil
 		}
 	}
 	return "", nil
-}
-
-// realUID reads the first number of the line "Uid:" of proc_pid_status(5). A
-// process may go while it is read: then ok is false. What else fails is an error,
-// since a process that was not looked at is not gone.
-func realUID(status string) (uid int, ok bool, err error) {
-	f, err := os.Open(status)
-	if err != nil {
-		return 0, false, unlessGone(err)
-	}
-	defer f.Close()
-	s := bufio.NewScanner(io.LimitReader(f, 16<<10))
-	for s.Scan() {
-		if rest, found := strings.CutPrefix(s.Text(), "Uid:"); found {
-			first, _, _ := strings.Cut(strings.TrimSpace(rest), "\t")
-			uid, err := strconv.Atoi(first)
-			return uid, err == nil, err
-		}
-	}
-	if err := s.Err(); err != nil {
-		return 0, false, unlessGone(err)
-	}
-	return 0, false, fmt.Errorf("no line \"Uid:\" in %s", status)
 }
 
 // unlessGone drops the errors that say that a process has gone.

@@ -254,6 +254,8 @@ type Program struct {
 	Timeout                time.Duration
 	Stdout, Stderr         int64
 	QueueWait              time.Duration
+	// Eager sends the files before the run is admitted.
+	Eager bool
 	// ID names the run; a number by default.
 	ID string
 	// On is called for every event but output, in order, while the run goes on.
@@ -439,6 +441,10 @@ func (g *Guest) Try(ctx context.Context, p Program) (*Outcome, error) {
 		return o, err
 	}
 	var sent chan error
+	if p.Eager {
+		sent = make(chan error, 1)
+		go func() { sent <- upload(s, p) }()
+	}
 	for {
 		e, err := s.Receive()
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime"
 	"runtime/debug"
@@ -79,7 +78,7 @@ func serveShim() error {
 	if err != nil {
 		return err
 	}
-	runc.Monitor = monitor{reaper.Default} // which the task service has set
+	runc.Monitor = monitor{reaper.Default, deleter{cgroupRoot}} // which the task service has set
 	taskapi.RegisterTTRPCTaskService(server, service)
 	if err := server.Serve(ctx, newConnListener(conn)); !errors.Is(err, net.ErrClosed) {
 		return err
@@ -109,18 +108,6 @@ func reapChildren() {
 			log.L.WithError(err).Error("reap")
 		}
 	}
-}
-
-// monitor is containerd's reaper. It also gives back what Go's os.Process holds of
-// a program that has ended (a descriptor, pidfd_open(2)), which Go itself does
-// late, since it is not Go that reaps.
-type monitor struct{ *reaper.Monitor }
-
-// Wait implements runc.ProcessMonitor.
-func (m monitor) Wait(c *exec.Cmd, ended chan runc.Exit) (int, error) {
-	status, err := m.Monitor.Wait(c, ended)
-	_ = c.Process.Release()
-	return status, err
 }
 
 // noEvents drops containerd's events: the agent waits for each task instead.

@@ -36,7 +36,7 @@ func benchReady(ctx context.Context, o options, r *report) error {
 		return err
 	}
 	defer g.Client.Close()
-	p := boxtest.Program{Source: "pass\n", MilliCPU: 500}
+	p := boxtest.Program{Source: "pass\n", MilliCPU: 500, Eager: true}
 	if err := g.AskReady(start, 1, p); err != nil {
 		return err
 	}

@@ -23,8 +23,8 @@ const (
 	ended                // the record is there
 )
 
-// maxQueued bounds the events that tell of the queue.
-const maxQueued = 1000
+// maxQueued bounds the events that tell of the queue, maxReadings those of the settings.
+const maxQueued, maxReadings = 1000, 2
 
 // order follows the events of one run, each of which api.Validate has passed, and
 // holds them to an order and to one another. It sums up the output on the way.
@@ -77,9 +77,9 @@ func (o *order) next(m *agentv1.RunEvent, bulk bool) error {
 	case *agentv1.RunEvent_Stage:
 		o.counts.stages++
 		ok = o.phase >= making && o.phase < ended && o.counts.stages <= api.MaxRunStages
-	case *agentv1.RunEvent_Check:
+	case *agentv1.RunEvent_Checks:
 		o.counts.checks++
-		ok = o.phase == making && o.counts.checks <= 2*api.MaxChecks
+		ok = o.phase == making && o.counts.checks <= maxReadings
 	case *agentv1.RunEvent_Started:
 		ok = o.enter(running, o.phase == making && e.Started.GetAtNs() > 0)
 		o.started = e.Started

@@ -17,6 +17,15 @@ import (
 func queuedEvent() *agentv1.RunEvent {
 	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Queued{Queued: &agentv1.Queued{}}}
 }
+func taken(waited int64) *agentv1.RunEvent {
+	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Taken{Taken: &agentv1.Taken{WaitedNs: waited}}}
+}
+
+// waited makes a record that of a box that was made ahead.
+func waited(ns int64) func(*agentv1.RunRecord) {
+	return func(r *agentv1.RunRecord) { r.BoxKind, r.WaitedNs = api.BoxReady, ns }
+}
+
 func admitted() *agentv1.RunEvent {
 	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: &agentv1.Admitted{}}}
 }
@@ -24,7 +33,7 @@ func stage() *agentv1.RunEvent {
 	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Stage{Stage: &agentv1.Stage{Name: "x"}}}
 }
 func check() *agentv1.RunEvent {
-	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Check{Check: &agentv1.Check{Setting: "x", Source: "y", Ok: true}}}
+	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Checks{Checks: &agentv1.Checks{Checks: []*agentv1.Check{{Setting: "x", Source: "y", Ok: true}}}}}
 }
 func started() *agentv1.RunEvent {
 	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Started{Started: &agentv1.Started{AtNs: goAt}}}
@@ -66,6 +75,7 @@ type list = []*agentv1.RunEvent
 func TestOrder(t *testing.T) {
 	for name, good := range map[string]list{
 		"all":            {queuedEvent(), admitted(), stage(), check(), started(), output(1, "a"), sample(1), output(2, "b"), exited(1), sample(1), output(1, "c"), stage(), record(1, "ac", func(r *agentv1.RunRecord) { r.Stderr = printed([]byte("b")) })},
+		"in a ready box": {admitted(), taken(1), stage(), check(), started(), exited(0), record(0, "", waited(1))},
 		"refused":        {admitted(), check(), record(0, "", refused)},
 		"refused, told":  {admitted(), {Event: &agentv1.RunEvent_Exited{Exited: &agentv1.Exited{Ending: refusedEnding()}}}, record(0, "", refused)},
 		"early output":   {admitted(), output(2, "b"), started(), record(0, "", func(r *agentv1.RunRecord) { r.Stderr = printed([]byte("b")) })},
@@ -96,10 +106,17 @@ func TestOrder(t *testing.T) {
 		"a record in the queue":    {record(0, "")},
 		"a cleanup first":          {cleanup()},
 		"the queue without end":    slices.Repeat(list{queuedEvent()}, maxQueued+1),
+		"taken before room":        {taken(1)},
+		"taken twice":              {admitted(), taken(1), taken(1)},
+		"taken after a reading":    {admitted(), check(), taken(1)},
+		"taken while it runs":      {admitted(), started(), taken(1)},
+		"taken, and cold":          {admitted(), taken(1), record(0, "")},
+		"ready, and not taken":     {admitted(), record(0, "", waited(0))},
+		"another wait":             {admitted(), taken(1), record(0, "", waited(2))},
 		"back in the queue":        {admitted(), queuedEvent()},
 		"admitted twice":           {admitted(), admitted()},
 		"stages without end":       append(list{admitted()}, slices.Repeat(list{stage()}, api.MaxRunStages+1)...),
-		"checks without end":       append(list{admitted()}, slices.Repeat(list{check()}, 2*api.MaxChecks+1)...),
+		"checks without end":       append(list{admitted()}, slices.Repeat(list{check()}, maxReadings+1)...),
 		"a check while it runs":    {admitted(), started(), check()},
 		"started twice":            {admitted(), started(), started()},
 		"started at no time":       {admitted(), {Event: &agentv1.RunEvent_Started{Started: &agentv1.Started{}}}},

@@ -59,10 +59,10 @@ func (s *sender) run(ctx context.Context) error {
 	if err := s.send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Start{Start: s.request.Start}}); err != nil {
 		return err
 	}
-	select {
-	case <-s.admitted:
-	case <-ctx.Done():
-		return ctx.Err()
+	if !s.small() {
+		if err := s.await(ctx); err != nil {
+			return err
+		}
 	}
 	for _, f := range s.request.Files {
 		if err := s.file(ctx, f); err != nil {
@@ -75,7 +75,36 @@ func (s *sender) run(ctx context.Context) error {
 	if s.request.Stdin == nil {
 		return nil
 	}
+	if err := s.await(ctx); err != nil {
+		return err
+	}
 	return s.stdin(ctx)
+}
+
+// await waits until the run is admitted.
+func (s *sender) await(ctx context.Context) error {
+	select {
+	case <-s.admitted:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// maxEager bounds what is sent of a run that is not admitted yet, in bytes of files and
+// of their names: it waits in the guest, whose memory it takes.
+const maxEager = 16 << 10
+
+// small tells whether the files are so few that waiting for the word that they may be
+// sent would take longer than sending them.
+func (s *sender) small() bool {
+	n := int64(0)
+	for _, f := range s.request.Files {
+		if n += 64 + int64(len(f.Name)) + f.Bytes; n > maxEager || f.Bytes < 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // send gives one part to the guest. It blocks while the guest takes nothing, until

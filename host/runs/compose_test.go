@@ -33,7 +33,7 @@ func TestWholeReceipt(t *testing.T) {
 			s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: &agentv1.Admitted{QueuedNs: 2e6}}})
 			s.Stage("admitted")
 			s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Stage{Stage: &agentv1.Stage{Name: "created", EndedAtNs: 3e6 + 1}}})
-			s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Check{Check: &agentv1.Check{Setting: "pids.max", Expected: "9", Found: "9", Source: "x", Ok: true}}})
+			s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Checks{Checks: &agentv1.Checks{Checks: []*agentv1.Check{{Setting: "pids.max", Expected: "9", Found: "9", Source: "x", Ok: true}}}}})
 			if !s.Upload() {
 				return
 			}

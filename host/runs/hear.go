@@ -40,8 +40,10 @@ func (r *Run) hear(m *agentv1.RunEvent) {
 		}
 	case *agentv1.RunEvent_Stage:
 		r.hearStage(e.Stage)
-	case *agentv1.RunEvent_Check:
-		r.hearCheck(e.Check)
+	case *agentv1.RunEvent_Checks:
+		for _, m := range e.Checks.GetChecks() {
+			r.hearCheck(m)
+		}
 	case *agentv1.RunEvent_Started:
 		h.started = e.Started
 		r.phase.Store(running)

@@ -1267,7 +1267,7 @@ type RunEvent struct {
 	//	*RunEvent_Queued
 	//	*RunEvent_Admitted
 	//	*RunEvent_Stage
-	//	*RunEvent_Check
+	//	*RunEvent_Checks
 	//	*RunEvent_Started
 	//	*RunEvent_Output
 	//	*RunEvent_Sample
@@ -1346,10 +1346,10 @@ func (x *RunEvent) GetStage() *Stage {
 	return nil
 }
 
-func (x *RunEvent) GetCheck() *Check {
+func (x *RunEvent) GetChecks() *Checks {
 	if x != nil {
-		if x, ok := x.Event.(*RunEvent_Check); ok {
-			return x.Check
+		if x, ok := x.Event.(*RunEvent_Checks); ok {
+			return x.Checks
 		}
 	}
 	return nil
@@ -1452,8 +1452,8 @@ type RunEvent_Stage struct {
 	Stage *Stage `protobuf:"bytes,3,opt,name=stage,proto3,oneof"`
 }
 
-type RunEvent_Check struct {
-	Check *Check `protobuf:"bytes,4,opt,name=check,proto3,oneof"`
+type RunEvent_Checks struct {
+	Checks *Checks `protobuf:"bytes,4,opt,name=checks,proto3,oneof"`
 }
 
 type RunEvent_Started struct {
@@ -1502,7 +1502,7 @@ func (*RunEvent_Admitted) isRunEvent_Event() {}
 
 func (*RunEvent_Stage) isRunEvent_Event() {}
 
-func (*RunEvent_Check) isRunEvent_Event() {}
+func (*RunEvent_Checks) isRunEvent_Event() {}
 
 func (*RunEvent_Started) isRunEvent_Event() {}
 
@@ -2052,6 +2052,52 @@ func (x *Check) GetAgain() bool {
 	return false
 }
 
+// Checks are the settings of one reading. They are one event: each by itself would cost
+// more than the reading.
+type Checks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Checks        []*Check               `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Checks) Reset() {
+	*x = Checks{}
+	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Checks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Checks) ProtoMessage() {}
+
+func (x *Checks) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Checks.ProtoReflect.Descriptor instead.
+func (*Checks) Descriptor() ([]byte, []int) {
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Checks) GetChecks() []*Check {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
 // Started says that the program got its go.
 type Started struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2063,7 +2109,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2075,7 +2121,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2088,7 +2134,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Started) GetAtNs() int64 {
@@ -2110,7 +2156,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2168,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2181,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Output) GetStream() uint32 {
@@ -2165,7 +2211,7 @@ type Sample struct {
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2223,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2236,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Sample) GetAfterNs() int64 {
@@ -2234,7 +2280,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2292,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2305,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Exited) GetEnding() *Ending {
@@ -2300,7 +2346,7 @@ type Ending struct {
 
 func (x *Ending) Reset() {
 	*x = Ending{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2358,7 @@ func (x *Ending) String() string {
 func (*Ending) ProtoMessage() {}
 
 func (x *Ending) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2371,7 @@ func (x *Ending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ending.ProtoReflect.Descriptor instead.
 func (*Ending) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Ending) GetHow() string {
@@ -2368,7 +2414,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +2426,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +2439,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Exit) GetKnown() bool {
@@ -2421,7 +2467,7 @@ type Number struct {
 
 func (x *Number) Reset() {
 	*x = Number{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2433,7 +2479,7 @@ func (x *Number) String() string {
 func (*Number) ProtoMessage() {}
 
 func (x *Number) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2446,7 +2492,7 @@ func (x *Number) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Number.ProtoReflect.Descriptor instead.
 func (*Number) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Number) GetValue() int64 {
@@ -2487,7 +2533,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2499,7 +2545,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2512,7 +2558,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Counters) GetFinal() bool {
@@ -2614,7 +2660,7 @@ type Printed struct {
 
 func (x *Printed) Reset() {
 	*x = Printed{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2626,7 +2672,7 @@ func (x *Printed) String() string {
 func (*Printed) ProtoMessage() {}
 
 func (x *Printed) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2639,7 +2685,7 @@ func (x *Printed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Printed.ProtoReflect.Descriptor instead.
 func (*Printed) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Printed) GetBytes() int64 {
@@ -2683,7 +2729,7 @@ type FileSum struct {
 
 func (x *FileSum) Reset() {
 	*x = FileSum{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2695,7 +2741,7 @@ func (x *FileSum) String() string {
 func (*FileSum) ProtoMessage() {}
 
 func (x *FileSum) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2708,7 +2754,7 @@ func (x *FileSum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileSum.ProtoReflect.Descriptor instead.
 func (*FileSum) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FileSum) GetName() string {
@@ -2746,7 +2792,7 @@ type Confirmation struct {
 
 func (x *Confirmation) Reset() {
 	*x = Confirmation{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2758,7 +2804,7 @@ func (x *Confirmation) String() string {
 func (*Confirmation) ProtoMessage() {}
 
 func (x *Confirmation) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2771,7 +2817,7 @@ func (x *Confirmation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Confirmation.ProtoReflect.Descriptor instead.
 func (*Confirmation) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Confirmation) GetSource() string {
@@ -2806,7 +2852,7 @@ type Cleanup struct {
 
 func (x *Cleanup) Reset() {
 	*x = Cleanup{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2818,7 +2864,7 @@ func (x *Cleanup) String() string {
 func (*Cleanup) ProtoMessage() {}
 
 func (x *Cleanup) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2831,7 +2877,7 @@ func (x *Cleanup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cleanup.ProtoReflect.Descriptor instead.
 func (*Cleanup) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Cleanup) GetStatus() string {
@@ -2858,7 +2904,7 @@ type Unknown struct {
 
 func (x *Unknown) Reset() {
 	*x = Unknown{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2870,7 +2916,7 @@ func (x *Unknown) String() string {
 func (*Unknown) ProtoMessage() {}
 
 func (x *Unknown) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2883,7 +2929,7 @@ func (x *Unknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unknown.ProtoReflect.Descriptor instead.
 func (*Unknown) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Unknown) GetFact() string {
@@ -2950,7 +2996,7 @@ type RunRecord struct {
 
 func (x *RunRecord) Reset() {
 	*x = RunRecord{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2962,7 +3008,7 @@ func (x *RunRecord) String() string {
 func (*RunRecord) ProtoMessage() {}
 
 func (x *RunRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2975,7 +3021,7 @@ func (x *RunRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRecord.ProtoReflect.Descriptor instead.
 func (*RunRecord) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RunRecord) GetId() string {
@@ -3192,7 +3238,7 @@ type SetReadyRequest struct {
 
 func (x *SetReadyRequest) Reset() {
 	*x = SetReadyRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3204,7 +3250,7 @@ func (x *SetReadyRequest) String() string {
 func (*SetReadyRequest) ProtoMessage() {}
 
 func (x *SetReadyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3217,7 +3263,7 @@ func (x *SetReadyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetReadyRequest.ProtoReflect.Descriptor instead.
 func (*SetReadyRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetReadyRequest) GetReady() []*Ready {
@@ -3249,7 +3295,7 @@ type Ready struct {
 
 func (x *Ready) Reset() {
 	*x = Ready{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3261,7 +3307,7 @@ func (x *Ready) String() string {
 func (*Ready) ProtoMessage() {}
 
 func (x *Ready) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3274,7 +3320,7 @@ func (x *Ready) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ready.ProtoReflect.Descriptor instead.
 func (*Ready) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Ready) GetImage() string {
@@ -3327,7 +3373,7 @@ type SetReadyResponse struct {
 
 func (x *SetReadyResponse) Reset() {
 	*x = SetReadyResponse{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3339,7 +3385,7 @@ func (x *SetReadyResponse) String() string {
 func (*SetReadyResponse) ProtoMessage() {}
 
 func (x *SetReadyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3352,7 +3398,7 @@ func (x *SetReadyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetReadyResponse.ProtoReflect.Descriptor instead.
 func (*SetReadyResponse) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 type CancelRunRequest struct {
@@ -3364,7 +3410,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3376,7 +3422,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3389,7 +3435,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -3407,7 +3453,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3419,7 +3465,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3432,7 +3478,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 type BuildRequest struct {
@@ -3449,7 +3495,7 @@ type BuildRequest struct {
 
 func (x *BuildRequest) Reset() {
 	*x = BuildRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3461,7 +3507,7 @@ func (x *BuildRequest) String() string {
 func (*BuildRequest) ProtoMessage() {}
 
 func (x *BuildRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3474,7 +3520,7 @@ func (x *BuildRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuildRequest.ProtoReflect.Descriptor instead.
 func (*BuildRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *BuildRequest) GetImage() string {
@@ -3519,7 +3565,7 @@ type BuildEvent struct {
 
 func (x *BuildEvent) Reset() {
 	*x = BuildEvent{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3531,7 +3577,7 @@ func (x *BuildEvent) String() string {
 func (*BuildEvent) ProtoMessage() {}
 
 func (x *BuildEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3544,7 +3590,7 @@ func (x *BuildEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuildEvent.ProtoReflect.Descriptor instead.
 func (*BuildEvent) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *BuildEvent) GetEvent() isBuildEvent_Event {
@@ -3617,7 +3663,7 @@ type BuildEnd struct {
 
 func (x *BuildEnd) Reset() {
 	*x = BuildEnd{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3629,7 +3675,7 @@ func (x *BuildEnd) String() string {
 func (*BuildEnd) ProtoMessage() {}
 
 func (x *BuildEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3642,7 +3688,7 @@ func (x *BuildEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BuildEnd.ProtoReflect.Descriptor instead.
 func (*BuildEnd) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *BuildEnd) GetEnding() *Ending {
@@ -3683,7 +3729,7 @@ type OpenShellRequest struct {
 
 func (x *OpenShellRequest) Reset() {
 	*x = OpenShellRequest{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3695,7 +3741,7 @@ func (x *OpenShellRequest) String() string {
 func (*OpenShellRequest) ProtoMessage() {}
 
 func (x *OpenShellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3708,7 +3754,7 @@ func (x *OpenShellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenShellRequest.ProtoReflect.Descriptor instead.
 func (*OpenShellRequest) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *OpenShellRequest) GetClientKey() []byte {
@@ -3729,7 +3775,7 @@ type OpenShellResponse struct {
 
 func (x *OpenShellResponse) Reset() {
 	*x = OpenShellResponse{}
-	mi := &file_agent_api_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3741,7 +3787,7 @@ func (x *OpenShellResponse) String() string {
 func (*OpenShellResponse) ProtoMessage() {}
 
 func (x *OpenShellResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_api_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_api_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3754,7 +3800,7 @@ func (x *OpenShellResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenShellResponse.ProtoReflect.Descriptor instead.
 func (*OpenShellResponse) Descriptor() ([]byte, []int) {
-	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_agent_api_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *OpenShellResponse) GetHostKey() []byte {
@@ -3873,12 +3919,12 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x06folder\x18\x04 \x01(\bR\x06folder\x12\x12\n" +
 	"\x04bulk\x18\x05 \x01(\bR\x04bulk\"\x1d\n" +
 	"\x05RunGo\x12\x14\n" +
-	"\x05stdin\x18\x01 \x01(\bR\x05stdin\"\x97\x05\n" +
+	"\x05stdin\x18\x01 \x01(\bR\x05stdin\"\x9a\x05\n" +
 	"\bRunEvent\x120\n" +
 	"\x06queued\x18\x01 \x01(\v2\x16.pybox.agent.v1.QueuedH\x00R\x06queued\x126\n" +
 	"\badmitted\x18\x02 \x01(\v2\x18.pybox.agent.v1.AdmittedH\x00R\badmitted\x12-\n" +
-	"\x05stage\x18\x03 \x01(\v2\x15.pybox.agent.v1.StageH\x00R\x05stage\x12-\n" +
-	"\x05check\x18\x04 \x01(\v2\x15.pybox.agent.v1.CheckH\x00R\x05check\x123\n" +
+	"\x05stage\x18\x03 \x01(\v2\x15.pybox.agent.v1.StageH\x00R\x05stage\x120\n" +
+	"\x06checks\x18\x04 \x01(\v2\x16.pybox.agent.v1.ChecksH\x00R\x06checks\x123\n" +
 	"\astarted\x18\x05 \x01(\v2\x17.pybox.agent.v1.StartedH\x00R\astarted\x120\n" +
 	"\x06output\x18\x06 \x01(\v2\x16.pybox.agent.v1.OutputH\x00R\x06output\x120\n" +
 	"\x06sample\x18\a \x01(\v2\x16.pybox.agent.v1.SampleH\x00R\x06sample\x120\n" +
@@ -3926,7 +3972,9 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\x05found\x18\x03 \x01(\tR\x05found\x12\x16\n" +
 	"\x06source\x18\x04 \x01(\tR\x06source\x12\x0e\n" +
 	"\x02ok\x18\x05 \x01(\bR\x02ok\x12\x14\n" +
-	"\x05again\x18\x06 \x01(\bR\x05again\"\x1e\n" +
+	"\x05again\x18\x06 \x01(\bR\x05again\"7\n" +
+	"\x06Checks\x12-\n" +
+	"\x06checks\x18\x01 \x03(\v2\x15.pybox.agent.v1.CheckR\x06checks\"\x1e\n" +
 	"\aStarted\x12\x13\n" +
 	"\x05at_ns\x18\x01 \x01(\x03R\x04atNs\"4\n" +
 	"\x06Output\x12\x16\n" +
@@ -4078,7 +4126,7 @@ func file_agent_api_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_api_v1_agent_proto_rawDescData
 }
 
-var file_agent_api_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_agent_api_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_agent_api_v1_agent_proto_goTypes = []any{
 	(*HelloRequest)(nil),      // 0: pybox.agent.v1.HelloRequest
 	(*HelloResponse)(nil),     // 1: pybox.agent.v1.HelloResponse
@@ -4104,35 +4152,36 @@ var file_agent_api_v1_agent_proto_goTypes = []any{
 	(*Queued)(nil),            // 21: pybox.agent.v1.Queued
 	(*Admitted)(nil),          // 22: pybox.agent.v1.Admitted
 	(*Check)(nil),             // 23: pybox.agent.v1.Check
-	(*Started)(nil),           // 24: pybox.agent.v1.Started
-	(*Output)(nil),            // 25: pybox.agent.v1.Output
-	(*Sample)(nil),            // 26: pybox.agent.v1.Sample
-	(*Exited)(nil),            // 27: pybox.agent.v1.Exited
-	(*Ending)(nil),            // 28: pybox.agent.v1.Ending
-	(*Exit)(nil),              // 29: pybox.agent.v1.Exit
-	(*Number)(nil),            // 30: pybox.agent.v1.Number
-	(*Counters)(nil),          // 31: pybox.agent.v1.Counters
-	(*Printed)(nil),           // 32: pybox.agent.v1.Printed
-	(*FileSum)(nil),           // 33: pybox.agent.v1.FileSum
-	(*Confirmation)(nil),      // 34: pybox.agent.v1.Confirmation
-	(*Cleanup)(nil),           // 35: pybox.agent.v1.Cleanup
-	(*Unknown)(nil),           // 36: pybox.agent.v1.Unknown
-	(*RunRecord)(nil),         // 37: pybox.agent.v1.RunRecord
-	(*SetReadyRequest)(nil),   // 38: pybox.agent.v1.SetReadyRequest
-	(*Ready)(nil),             // 39: pybox.agent.v1.Ready
-	(*SetReadyResponse)(nil),  // 40: pybox.agent.v1.SetReadyResponse
-	(*CancelRunRequest)(nil),  // 41: pybox.agent.v1.CancelRunRequest
-	(*CancelRunResponse)(nil), // 42: pybox.agent.v1.CancelRunResponse
-	(*BuildRequest)(nil),      // 43: pybox.agent.v1.BuildRequest
-	(*BuildEvent)(nil),        // 44: pybox.agent.v1.BuildEvent
-	(*BuildEnd)(nil),          // 45: pybox.agent.v1.BuildEnd
-	(*OpenShellRequest)(nil),  // 46: pybox.agent.v1.OpenShellRequest
-	(*OpenShellResponse)(nil), // 47: pybox.agent.v1.OpenShellResponse
-	nil,                       // 48: pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
+	(*Checks)(nil),            // 24: pybox.agent.v1.Checks
+	(*Started)(nil),           // 25: pybox.agent.v1.Started
+	(*Output)(nil),            // 26: pybox.agent.v1.Output
+	(*Sample)(nil),            // 27: pybox.agent.v1.Sample
+	(*Exited)(nil),            // 28: pybox.agent.v1.Exited
+	(*Ending)(nil),            // 29: pybox.agent.v1.Ending
+	(*Exit)(nil),              // 30: pybox.agent.v1.Exit
+	(*Number)(nil),            // 31: pybox.agent.v1.Number
+	(*Counters)(nil),          // 32: pybox.agent.v1.Counters
+	(*Printed)(nil),           // 33: pybox.agent.v1.Printed
+	(*FileSum)(nil),           // 34: pybox.agent.v1.FileSum
+	(*Confirmation)(nil),      // 35: pybox.agent.v1.Confirmation
+	(*Cleanup)(nil),           // 36: pybox.agent.v1.Cleanup
+	(*Unknown)(nil),           // 37: pybox.agent.v1.Unknown
+	(*RunRecord)(nil),         // 38: pybox.agent.v1.RunRecord
+	(*SetReadyRequest)(nil),   // 39: pybox.agent.v1.SetReadyRequest
+	(*Ready)(nil),             // 40: pybox.agent.v1.Ready
+	(*SetReadyResponse)(nil),  // 41: pybox.agent.v1.SetReadyResponse
+	(*CancelRunRequest)(nil),  // 42: pybox.agent.v1.CancelRunRequest
+	(*CancelRunResponse)(nil), // 43: pybox.agent.v1.CancelRunResponse
+	(*BuildRequest)(nil),      // 44: pybox.agent.v1.BuildRequest
+	(*BuildEvent)(nil),        // 45: pybox.agent.v1.BuildEvent
+	(*BuildEnd)(nil),          // 46: pybox.agent.v1.BuildEnd
+	(*OpenShellRequest)(nil),  // 47: pybox.agent.v1.OpenShellRequest
+	(*OpenShellResponse)(nil), // 48: pybox.agent.v1.OpenShellResponse
+	nil,                       // 49: pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
 }
 var file_agent_api_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: pybox.agent.v1.HelloResponse.stages:type_name -> pybox.agent.v1.Stage
-	48, // 1: pybox.agent.v1.HelloResponse.runtime_versions:type_name -> pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
+	49, // 1: pybox.agent.v1.HelloResponse.runtime_versions:type_name -> pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
 	7,  // 2: pybox.agent.v1.StatusResponse.ready:type_name -> pybox.agent.v1.ReadyState
 	11, // 3: pybox.agent.v1.RunRequest.start:type_name -> pybox.agent.v1.RunStart
 	13, // 4: pybox.agent.v1.RunRequest.file:type_name -> pybox.agent.v1.RunFile
@@ -4141,74 +4190,75 @@ var file_agent_api_v1_agent_proto_depIdxs = []int32{
 	21, // 7: pybox.agent.v1.RunEvent.queued:type_name -> pybox.agent.v1.Queued
 	22, // 8: pybox.agent.v1.RunEvent.admitted:type_name -> pybox.agent.v1.Admitted
 	2,  // 9: pybox.agent.v1.RunEvent.stage:type_name -> pybox.agent.v1.Stage
-	23, // 10: pybox.agent.v1.RunEvent.check:type_name -> pybox.agent.v1.Check
-	24, // 11: pybox.agent.v1.RunEvent.started:type_name -> pybox.agent.v1.Started
-	25, // 12: pybox.agent.v1.RunEvent.output:type_name -> pybox.agent.v1.Output
-	26, // 13: pybox.agent.v1.RunEvent.sample:type_name -> pybox.agent.v1.Sample
-	27, // 14: pybox.agent.v1.RunEvent.exited:type_name -> pybox.agent.v1.Exited
-	37, // 15: pybox.agent.v1.RunEvent.record:type_name -> pybox.agent.v1.RunRecord
-	35, // 16: pybox.agent.v1.RunEvent.cleanup:type_name -> pybox.agent.v1.Cleanup
+	24, // 10: pybox.agent.v1.RunEvent.checks:type_name -> pybox.agent.v1.Checks
+	25, // 11: pybox.agent.v1.RunEvent.started:type_name -> pybox.agent.v1.Started
+	26, // 12: pybox.agent.v1.RunEvent.output:type_name -> pybox.agent.v1.Output
+	27, // 13: pybox.agent.v1.RunEvent.sample:type_name -> pybox.agent.v1.Sample
+	28, // 14: pybox.agent.v1.RunEvent.exited:type_name -> pybox.agent.v1.Exited
+	38, // 15: pybox.agent.v1.RunEvent.record:type_name -> pybox.agent.v1.RunRecord
+	36, // 16: pybox.agent.v1.RunEvent.cleanup:type_name -> pybox.agent.v1.Cleanup
 	17, // 17: pybox.agent.v1.RunEvent.left_file:type_name -> pybox.agent.v1.LeftFile
 	16, // 18: pybox.agent.v1.RunEvent.taken:type_name -> pybox.agent.v1.Taken
 	23, // 19: pybox.agent.v1.Taken.checks:type_name -> pybox.agent.v1.Check
 	17, // 20: pybox.agent.v1.Left.files:type_name -> pybox.agent.v1.LeftFile
 	19, // 21: pybox.agent.v1.Left.others:type_name -> pybox.agent.v1.NotReturned
 	20, // 22: pybox.agent.v1.Left.unlisted:type_name -> pybox.agent.v1.LeftCount
-	28, // 23: pybox.agent.v1.Exited.ending:type_name -> pybox.agent.v1.Ending
-	29, // 24: pybox.agent.v1.Exited.exit:type_name -> pybox.agent.v1.Exit
-	30, // 25: pybox.agent.v1.Counters.memory_peak_bytes:type_name -> pybox.agent.v1.Number
-	30, // 26: pybox.agent.v1.Counters.pids_peak:type_name -> pybox.agent.v1.Number
-	30, // 27: pybox.agent.v1.Counters.cpu_usec:type_name -> pybox.agent.v1.Number
-	30, // 28: pybox.agent.v1.Counters.throttled_periods:type_name -> pybox.agent.v1.Number
-	30, // 29: pybox.agent.v1.Counters.throttled_usec:type_name -> pybox.agent.v1.Number
-	30, // 30: pybox.agent.v1.Counters.oom:type_name -> pybox.agent.v1.Number
-	30, // 31: pybox.agent.v1.Counters.oom_kill:type_name -> pybox.agent.v1.Number
-	30, // 32: pybox.agent.v1.Counters.oom_group_kill:type_name -> pybox.agent.v1.Number
-	30, // 33: pybox.agent.v1.Counters.pids_max_hits:type_name -> pybox.agent.v1.Number
-	30, // 34: pybox.agent.v1.Counters.periods:type_name -> pybox.agent.v1.Number
-	34, // 35: pybox.agent.v1.Cleanup.confirmations:type_name -> pybox.agent.v1.Confirmation
-	28, // 36: pybox.agent.v1.RunRecord.ending:type_name -> pybox.agent.v1.Ending
-	29, // 37: pybox.agent.v1.RunRecord.exit:type_name -> pybox.agent.v1.Exit
-	23, // 38: pybox.agent.v1.RunRecord.checks:type_name -> pybox.agent.v1.Check
-	2,  // 39: pybox.agent.v1.RunRecord.stages:type_name -> pybox.agent.v1.Stage
-	31, // 40: pybox.agent.v1.RunRecord.counters:type_name -> pybox.agent.v1.Counters
-	26, // 41: pybox.agent.v1.RunRecord.samples:type_name -> pybox.agent.v1.Sample
-	32, // 42: pybox.agent.v1.RunRecord.stdout:type_name -> pybox.agent.v1.Printed
-	32, // 43: pybox.agent.v1.RunRecord.stderr:type_name -> pybox.agent.v1.Printed
-	35, // 44: pybox.agent.v1.RunRecord.cleanup:type_name -> pybox.agent.v1.Cleanup
-	36, // 45: pybox.agent.v1.RunRecord.unknown:type_name -> pybox.agent.v1.Unknown
-	33, // 46: pybox.agent.v1.RunRecord.inputs:type_name -> pybox.agent.v1.FileSum
-	12, // 47: pybox.agent.v1.RunRecord.limits:type_name -> pybox.agent.v1.Limits
-	18, // 48: pybox.agent.v1.RunRecord.left:type_name -> pybox.agent.v1.Left
-	39, // 49: pybox.agent.v1.SetReadyRequest.ready:type_name -> pybox.agent.v1.Ready
-	12, // 50: pybox.agent.v1.Ready.limits:type_name -> pybox.agent.v1.Limits
-	12, // 51: pybox.agent.v1.BuildRequest.limits:type_name -> pybox.agent.v1.Limits
-	45, // 52: pybox.agent.v1.BuildEvent.end:type_name -> pybox.agent.v1.BuildEnd
-	28, // 53: pybox.agent.v1.BuildEnd.ending:type_name -> pybox.agent.v1.Ending
-	29, // 54: pybox.agent.v1.BuildEnd.exit:type_name -> pybox.agent.v1.Exit
-	0,  // 55: pybox.agent.v1.AgentService.Hello:input_type -> pybox.agent.v1.HelloRequest
-	3,  // 56: pybox.agent.v1.AgentService.SetTime:input_type -> pybox.agent.v1.SetTimeRequest
-	5,  // 57: pybox.agent.v1.AgentService.Status:input_type -> pybox.agent.v1.StatusRequest
-	8,  // 58: pybox.agent.v1.AgentService.PowerOff:input_type -> pybox.agent.v1.PowerOffRequest
-	10, // 59: pybox.agent.v1.AgentService.Run:input_type -> pybox.agent.v1.RunRequest
-	41, // 60: pybox.agent.v1.AgentService.CancelRun:input_type -> pybox.agent.v1.CancelRunRequest
-	43, // 61: pybox.agent.v1.AgentService.Build:input_type -> pybox.agent.v1.BuildRequest
-	46, // 62: pybox.agent.v1.AgentService.OpenShell:input_type -> pybox.agent.v1.OpenShellRequest
-	38, // 63: pybox.agent.v1.AgentService.SetReady:input_type -> pybox.agent.v1.SetReadyRequest
-	1,  // 64: pybox.agent.v1.AgentService.Hello:output_type -> pybox.agent.v1.HelloResponse
-	4,  // 65: pybox.agent.v1.AgentService.SetTime:output_type -> pybox.agent.v1.SetTimeResponse
-	6,  // 66: pybox.agent.v1.AgentService.Status:output_type -> pybox.agent.v1.StatusResponse
-	9,  // 67: pybox.agent.v1.AgentService.PowerOff:output_type -> pybox.agent.v1.PowerOffResponse
-	15, // 68: pybox.agent.v1.AgentService.Run:output_type -> pybox.agent.v1.RunEvent
-	42, // 69: pybox.agent.v1.AgentService.CancelRun:output_type -> pybox.agent.v1.CancelRunResponse
-	44, // 70: pybox.agent.v1.AgentService.Build:output_type -> pybox.agent.v1.BuildEvent
-	47, // 71: pybox.agent.v1.AgentService.OpenShell:output_type -> pybox.agent.v1.OpenShellResponse
-	40, // 72: pybox.agent.v1.AgentService.SetReady:output_type -> pybox.agent.v1.SetReadyResponse
-	64, // [64:73] is the sub-list for method output_type
-	55, // [55:64] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	23, // 23: pybox.agent.v1.Checks.checks:type_name -> pybox.agent.v1.Check
+	29, // 24: pybox.agent.v1.Exited.ending:type_name -> pybox.agent.v1.Ending
+	30, // 25: pybox.agent.v1.Exited.exit:type_name -> pybox.agent.v1.Exit
+	31, // 26: pybox.agent.v1.Counters.memory_peak_bytes:type_name -> pybox.agent.v1.Number
+	31, // 27: pybox.agent.v1.Counters.pids_peak:type_name -> pybox.agent.v1.Number
+	31, // 28: pybox.agent.v1.Counters.cpu_usec:type_name -> pybox.agent.v1.Number
+	31, // 29: pybox.agent.v1.Counters.throttled_periods:type_name -> pybox.agent.v1.Number
+	31, // 30: pybox.agent.v1.Counters.throttled_usec:type_name -> pybox.agent.v1.Number
+	31, // 31: pybox.agent.v1.Counters.oom:type_name -> pybox.agent.v1.Number
+	31, // 32: pybox.agent.v1.Counters.oom_kill:type_name -> pybox.agent.v1.Number
+	31, // 33: pybox.agent.v1.Counters.oom_group_kill:type_name -> pybox.agent.v1.Number
+	31, // 34: pybox.agent.v1.Counters.pids_max_hits:type_name -> pybox.agent.v1.Number
+	31, // 35: pybox.agent.v1.Counters.periods:type_name -> pybox.agent.v1.Number
+	35, // 36: pybox.agent.v1.Cleanup.confirmations:type_name -> pybox.agent.v1.Confirmation
+	29, // 37: pybox.agent.v1.RunRecord.ending:type_name -> pybox.agent.v1.Ending
+	30, // 38: pybox.agent.v1.RunRecord.exit:type_name -> pybox.agent.v1.Exit
+	23, // 39: pybox.agent.v1.RunRecord.checks:type_name -> pybox.agent.v1.Check
+	2,  // 40: pybox.agent.v1.RunRecord.stages:type_name -> pybox.agent.v1.Stage
+	32, // 41: pybox.agent.v1.RunRecord.counters:type_name -> pybox.agent.v1.Counters
+	27, // 42: pybox.agent.v1.RunRecord.samples:type_name -> pybox.agent.v1.Sample
+	33, // 43: pybox.agent.v1.RunRecord.stdout:type_name -> pybox.agent.v1.Printed
+	33, // 44: pybox.agent.v1.RunRecord.stderr:type_name -> pybox.agent.v1.Printed
+	36, // 45: pybox.agent.v1.RunRecord.cleanup:type_name -> pybox.agent.v1.Cleanup
+	37, // 46: pybox.agent.v1.RunRecord.unknown:type_name -> pybox.agent.v1.Unknown
+	34, // 47: pybox.agent.v1.RunRecord.inputs:type_name -> pybox.agent.v1.FileSum
+	12, // 48: pybox.agent.v1.RunRecord.limits:type_name -> pybox.agent.v1.Limits
+	18, // 49: pybox.agent.v1.RunRecord.left:type_name -> pybox.agent.v1.Left
+	40, // 50: pybox.agent.v1.SetReadyRequest.ready:type_name -> pybox.agent.v1.Ready
+	12, // 51: pybox.agent.v1.Ready.limits:type_name -> pybox.agent.v1.Limits
+	12, // 52: pybox.agent.v1.BuildRequest.limits:type_name -> pybox.agent.v1.Limits
+	46, // 53: pybox.agent.v1.BuildEvent.end:type_name -> pybox.agent.v1.BuildEnd
+	29, // 54: pybox.agent.v1.BuildEnd.ending:type_name -> pybox.agent.v1.Ending
+	30, // 55: pybox.agent.v1.BuildEnd.exit:type_name -> pybox.agent.v1.Exit
+	0,  // 56: pybox.agent.v1.AgentService.Hello:input_type -> pybox.agent.v1.HelloRequest
+	3,  // 57: pybox.agent.v1.AgentService.SetTime:input_type -> pybox.agent.v1.SetTimeRequest
+	5,  // 58: pybox.agent.v1.AgentService.Status:input_type -> pybox.agent.v1.StatusRequest
+	8,  // 59: pybox.agent.v1.AgentService.PowerOff:input_type -> pybox.agent.v1.PowerOffRequest
+	10, // 60: pybox.agent.v1.AgentService.Run:input_type -> pybox.agent.v1.RunRequest
+	42, // 61: pybox.agent.v1.AgentService.CancelRun:input_type -> pybox.agent.v1.CancelRunRequest
+	44, // 62: pybox.agent.v1.AgentService.Build:input_type -> pybox.agent.v1.BuildRequest
+	47, // 63: pybox.agent.v1.AgentService.OpenShell:input_type -> pybox.agent.v1.OpenShellRequest
+	39, // 64: pybox.agent.v1.AgentService.SetReady:input_type -> pybox.agent.v1.SetReadyRequest
+	1,  // 65: pybox.agent.v1.AgentService.Hello:output_type -> pybox.agent.v1.HelloResponse
+	4,  // 66: pybox.agent.v1.AgentService.SetTime:output_type -> pybox.agent.v1.SetTimeResponse
+	6,  // 67: pybox.agent.v1.AgentService.Status:output_type -> pybox.agent.v1.StatusResponse
+	9,  // 68: pybox.agent.v1.AgentService.PowerOff:output_type -> pybox.agent.v1.PowerOffResponse
+	15, // 69: pybox.agent.v1.AgentService.Run:output_type -> pybox.agent.v1.RunEvent
+	43, // 70: pybox.agent.v1.AgentService.CancelRun:output_type -> pybox.agent.v1.CancelRunResponse
+	45, // 71: pybox.agent.v1.AgentService.Build:output_type -> pybox.agent.v1.BuildEvent
+	48, // 72: pybox.agent.v1.AgentService.OpenShell:output_type -> pybox.agent.v1.OpenShellResponse
+	41, // 73: pybox.agent.v1.AgentService.SetReady:output_type -> pybox.agent.v1.SetReadyResponse
+	65, // [65:74] is the sub-list for method output_type
+	56, // [56:65] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_agent_api_v1_agent_proto_init() }
@@ -4227,7 +4277,7 @@ func file_agent_api_v1_agent_proto_init() {
 		(*RunEvent_Queued)(nil),
 		(*RunEvent_Admitted)(nil),
 		(*RunEvent_Stage)(nil),
-		(*RunEvent_Check)(nil),
+		(*RunEvent_Checks)(nil),
 		(*RunEvent_Started)(nil),
 		(*RunEvent_Output)(nil),
 		(*RunEvent_Sample)(nil),
@@ -4238,7 +4288,7 @@ func file_agent_api_v1_agent_proto_init() {
 		(*RunEvent_LeftData)(nil),
 		(*RunEvent_Taken)(nil),
 	}
-	file_agent_api_v1_agent_proto_msgTypes[44].OneofWrappers = []any{
+	file_agent_api_v1_agent_proto_msgTypes[45].OneofWrappers = []any{
 		(*BuildEvent_Progress)(nil),
 		(*BuildEvent_Tar)(nil),
 		(*BuildEvent_End)(nil),
@@ -4249,7 +4299,7 @@ func file_agent_api_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_api_v1_agent_proto_rawDesc), len(file_agent_api_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   49,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

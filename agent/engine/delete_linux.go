@@ -1,0 +1,115 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	runc "github.com/containerd/go-runc"
+
+	"github.com/pybox/pybox/agent/cgroup"
+)
+
+// deleter does what `crun delete ID` does for a container of ours whose processes have
+// all ended: it removes the container's cgroup and crun's folder of it. Our containers
+// have nothing else (no hooks, no systemd, no RDT group). It spares every run the start
+// of a process, which is most of what removing a box costs. What is not as expected is
+// crun's own to remove.
+type deleter struct {
+	// cgroups is where cgroup v2 is mounted.
+	cgroups string
+}
+
+// delete tells whether it did what the command c is to do.
+func (d deleter) delete(c *exec.Cmd) bool {
+	root, id, ok := deleteArgs(c.Args)
+	return ok && d.remove(root, id) == nil
+}
+
+// deleteArgs takes the arguments of `crun --root ROOT … delete ID`; ok is false for any
+// other command, that with --force among them.
+func deleteArgs(args []string) (root, id string, ok bool) {
+	n := len(args)
+	i := slices.Index(args, "--root")
+	if n < 5 || args[n-2] != "delete" || i < 0 || i+1 >= n-2 {
+		return "", "", false
+	}
+	root, id = args[i+1], args[n-1]
+	return root, id, filepath.IsAbs(root) && cgroup.CheckPath(id) == nil && !strings.Contains(id, "/")
+}
+
+// errNotOurs: a container that is not what the deleter is for.
+var errNotOurs = errors.New("not a container of this kind")
+
+func (d deleter) remove(root, id string) error {
+	states, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer states.Close()
+	state, err := states.OpenRoot(id)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
+	s, err := readRuntimeState(state.FS())
+	if err != nil {
+		return err
+	}
+	group := strings.TrimPrefix(s.CgroupPath, "/")
+	if cgroup.CheckPath(group) != nil || filepath.Base(group) != id || s.Spec.Hooks != nil {
+		return fmt.Errorf("%w: its cgroup is %q", errNotOurs, s.CgroupPath)
+	}
+	// The kernel removes none that has a process in it, or another cgroup.
+	if err := os.Remove(filepath.Join(d.cgroups, group)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return states.RemoveAll(id)
+}
+
+// monitor is containerd's reaper, which knows one command that needs no process. It
+// also gives back what Go's os.Process holds of a program that has ended (a descriptor,
+// pidfd_open(2)), which Go itself does late, since it is not Go that reaps.
+type monitor struct {
+	runc.ProcessMonitor
+	deleter deleter
+}
+
+// Start implements runc.ProcessMonitor.
+func (m monitor) Start(c *exec.Cmd) (chan runc.Exit, error) {
+	if m.deleter.delete(c) {
+		return exited(), nil
+	}
+	return m.ProcessMonitor.Start(c)
+}
+
+// StartLocked implements runc.ProcessMonitor.
+func (m monitor) StartLocked(c *exec.Cmd) (chan runc.Exit, error) {
+	if m.deleter.delete(c) {
+		return exited(), nil
+	}
+	return m.ProcessMonitor.StartLocked(c)
+}
+
+// exited is the end of a command that had no process, in success.
+func exited() chan runc.Exit {
+	ended := make(chan runc.Exit, 1)
+	ended <- runc.Exit{Timestamp: time.Now()}
+	return ended
+}
+
+// Wait implements runc.ProcessMonitor.
+func (m monitor) Wait(c *exec.Cmd, ended chan runc.Exit) (int, error) {
+	if c.Process == nil {
+		return (<-ended).Status, nil
+	}
+	status, err := m.ProcessMonitor.Wait(c, ended)
+	_ = c.Process.Release()
+	return status, err
+}
