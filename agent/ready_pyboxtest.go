@@ -4,7 +4,6 @@ package agent
 
 import (
 	"errors"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,22 +14,37 @@ import (
 )
 
 func init() {
-	requests["waiting-memory"] = func(*box.Manager, *http.Request) (string, error) { return readWaiting("memory.current") }
-	requests["waiting-processes"] = func(*box.Manager, *http.Request) (string, error) { return readWaiting("cgroup.procs") }
+	// Of a box that waits for a run: the name of its cgroup, which is the box's id, the
+	// file "file" of that, and the end of its first process.
+	requests["waiting-name"] = func(*box.Manager, *http.Request) (string, error) {
+		dir, err := waitingBox()
+		return filepath.Base(dir), err
+	}
+	requests["waiting-file"] = func(_ *box.Manager, r *http.Request) (string, error) {
+		dir, err := waitingBox()
+		if err != nil {
+			return "", err
+		}
+		b, err := os.ReadFile(filepath.Join(dir, filepath.Base(r.URL.Query().Get("file"))))
+		return strings.TrimSpace(string(b)), err
+	}
+	requests["kill-waiting"] = func(*box.Manager, *http.Request) (string, error) {
+		dir, err := waitingBox()
+		if err != nil {
+			return "", err
+		}
+		return "", os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+	}
 }
 
-// readWaiting reads a file of the cgroup of a box that waits for a run; there must be
-// one.
-func readWaiting(name string) (string, error) {
-	found, err := filepath.Glob(filepath.Join(cgroupDir, oci.CgroupParent, "ready-*", name))
+// waitingBox is the cgroup of a box that was made ahead; there must be one.
+func waitingBox() (string, error) {
+	found, err := filepath.Glob(filepath.Join(cgroupDir, oci.CgroupParent, "ready-*"))
+	if err == nil && len(found) == 0 {
+		err = errors.New("no box was made ahead")
+	}
 	if err != nil {
 		return "", err
 	}
-	for _, path := range found {
-		b, err := os.ReadFile(path)
-		if !errors.Is(err, fs.ErrNotExist) { // it has gone meanwhile
-			return strings.TrimSpace(string(b)), err
-		}
-	}
-	return "", errors.New("no box waits")
+	return found[0], nil
 }

@@ -91,7 +91,7 @@ func benchWaiting(ctx context.Context, g *boxtest.Guest, r *report) error {
 	if err := g.UntilReady(ctx, 1); err != nil {
 		return err
 	}
-	text, err := g.Client.TestOutput(ctx, "waiting-memory", "")
+	text, err := g.Client.TestOutput(ctx, "waiting-file", "file=memory.current")
 	if err != nil {
 		return err
 	}

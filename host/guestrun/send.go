@@ -66,7 +66,8 @@ func (s *sender) run(ctx context.Context) error {
 	}
 	for _, f := range s.request.Files {
 		if err := s.file(ctx, f); err != nil {
-			return err
+			// A run that cannot have its files is given up once it has begun.
+			return errors.Join(err, s.await(ctx))
 		}
 	}
 	if err := s.send(&agentv1.RunRequest{Part: &agentv1.RunRequest_Go{Go: &agentv1.RunGo{Stdin: s.request.Stdin != nil}}}); err != nil {
