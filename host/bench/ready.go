@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
@@ -81,7 +82,79 @@ func benchReady(ctx context.Context, o options, r *report) error {
 		row{Name: "ready run: as the host sees it", Value: median(host), Unit: "ms", Note: "files sent, record received"},
 	)
 	stages.report(r)
-	return benchWaiting(ctx, g, r)
+	if err := benchWaiting(ctx, g, r); err != nil {
+		return err
+	}
+	if err := g.AskReady(ctx, 0, p); err != nil {
+		return err
+	}
+	return benchReadyExec(ctx, o, g, r)
+}
+
+// benchReadyExec measures 'pybox exec' as a whole process, beside bare Python in the
+// guest g, in turns.
+func benchReadyExec(ctx context.Context, o options, g *boxtest.Guest, r *report) error {
+	p, leave, err := newPerson(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := p.keepReady(1); err != nil {
+		return err
+	}
+	program, err := p.write("empty.py", "pass\n")
+	if err != nil {
+		return err
+	}
+	if _, err := p.run(ctx, "vm", "start"); err != nil {
+		return err
+	}
+	var bare, whole, daemon []float64
+	for i := range warmUps + coldRuns {
+		if err := p.untilReady(ctx); err != nil {
+			return err
+		}
+		alone, err := bareTime(ctx, g)
+		if err != nil {
+			return err
+		}
+		began := time.Now()
+		if _, err := p.run(ctx, "exec", "--quiet", program); err != nil {
+			return err
+		}
+		took := ms(time.Since(began))
+		rec, err := p.last(ctx)
+		if err != nil {
+			return err
+		}
+		if k := rec.Observed.Engine.Box.Kind; rec.ExitCode() != 0 || k == nil || *k != api.BoxReady {
+			return fmt.Errorf("the run %s did not end as it should, in a ready box: %+v, %+v", rec.Run.ID, rec.Ending, rec.Observed.Engine.Box)
+		}
+		if i >= warmUps {
+			bare, whole, daemon = append(bare, ms(alone)), append(whole, took), append(daemon, rec.Run.HostElapsedMS)
+		}
+	}
+	r.add(
+		row{Name: "pybox exec in a ready box: the whole process", Value: median(whole), Unit: "ms", Note: "receipt stored"},
+		row{Name: "  ratio to bare Python", Value: median(whole) / median(bare), Unit: "x", Limit: 1.8, Note: fmt.Sprintf("bare: %.0f ms", median(bare))},
+		row{Name: "  of it in the daemon's hands", Value: median(daemon), Unit: "ms", Note: "host_elapsed_ms"},
+	)
+	return nil
+}
+
+// untilReady waits until a box is ready.
+func (p person) untilReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		s, err := p.status(ctx)
+		if err != nil {
+			return err
+		}
+		if s.Guest != nil && len(s.Guest.Ready) > 0 && s.Guest.Ready[0].Ready > 0 {
+			return nil
+		}
+	}
 }
 
 // benchWaiting measures the memory of a box that waits.

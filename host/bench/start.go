@@ -101,10 +101,21 @@ func newPerson(ctx context.Context, o options) (p person, leave func(), err erro
 		os.RemoveAll(home)
 		return p, nil, err
 	}
+	// Boxes that are made ahead take a processor when they are made; they have figures
+	// of their own.
+	if err := p.keepReady(0); err != nil {
+		os.RemoveAll(home)
+		return p, nil, err
+	}
 	return p, func() {
 		p.run(context.WithoutCancel(ctx), "vm", "stop", "--force")
 		os.RemoveAll(home)
 	}, nil
+}
+
+// keepReady has the next VM keep so many boxes ready.
+func (p person) keepReady(stdlib int) error {
+	return os.WriteFile(filepath.Join(p.home, "config.toml"), fmt.Appendf(nil, "[ready]\nstdlib = %d\n", stdlib), 0o600)
 }
 
 func (p person) status(ctx context.Context) (api.Status, error) {
