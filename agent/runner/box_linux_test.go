@@ -230,6 +230,8 @@ type boxSpec struct {
 	// imported ahead.
 	late    bool
 	modules []string
+	// other is what it is started with instead of Placeholder.
+	other []string
 }
 
 // newBox starts a Python that waits in the runner for the program args[0].
@@ -269,6 +271,9 @@ func (s boxSpec) start(t testing.TB) (*testBox, error) {
 	if s.late {
 		l.Late(s.modules)
 		b.late, args = s.args, []string{Placeholder}
+		if s.other != nil {
+			args = s.other
+		}
 	}
 	b.cmd = pythonIn(t, b.work, environment(env, filepath.Join(b.work, Dir)), args...)
 	if err := b.cmd.Start(); err != nil {
