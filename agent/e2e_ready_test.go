@@ -99,8 +99,9 @@ func testWhoGetsOne(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
 	}
 }
 
-// of the numbers that two boxes differ in.
-var boxNumbers = regexp.MustCompile(`[0-9]+`)
+// boxID is that of a box that was made ahead, boxNumbers are those that two boxes differ
+// in.
+var boxID, boxNumbers = regexp.MustCompile(`ready-[0-9]+`), regexp.MustCompile(`[0-9]+`)
 
 // testSameSettings: what is read back of a box is the same, whenever it was made.
 func testSameSettings(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
@@ -112,15 +113,12 @@ func testSameSettings(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
 	g.SetReady(t, 1, p)
 	list := func(o *boxtest.Outcome) (all []string) {
 		for _, c := range o.Record.GetChecks() {
-			id := "ready-" // the box's own, of which the number is left out
-			if o.Record.GetBoxKind() == api.BoxCold {
-				id = o.ID
-			}
 			text := fmt.Sprintf("%s | %s | %s | %t %t", c.GetSetting(), c.GetSource(), c.GetFound(), c.GetOk(), c.GetAgain())
 			if c.GetSetting() == "arguments" { // the name comes later
 				text = strings.ReplaceAll(text, c.GetFound(), "(arguments)")
 			}
-			all = append(all, boxNumbers.ReplaceAllString(strings.ReplaceAll(text, id, "(box)"), "N"))
+			text = strings.ReplaceAll(text, o.ID, "(box)")
+			all = append(all, boxNumbers.ReplaceAllString(boxID.ReplaceAllString(text, "(box)"), "N"))
 		}
 		return all
 	}

@@ -161,10 +161,14 @@ func (l *life) removeLater(grant *admission.Grant) {
 }
 
 func (l *life) removeSteps(ctx context.Context, first bool) {
-	// First what waits for nobody.
-	if err := removeWork(l.dir); err != nil && first {
-		l.log.Warn("could not remove the working folder", "error", err)
-	}
+	// The working folder waits for nobody, and unmounting for the kernel.
+	work := make(chan error, 1)
+	go func() { work <- removeWork(l.dir) }()
+	defer func() {
+		if err := <-work; err != nil && first {
+			l.log.Warn("could not remove the working folder", "error", err)
+		}
+	}()
 	if l.task != nil && !l.deleted {
 		l.awaitExit(ctx)
 		err := l.task.Delete(ctx)

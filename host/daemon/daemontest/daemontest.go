@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -64,6 +65,9 @@ type Agent struct {
 	runs      runs
 	shell     *shell.Server
 	restarted atomic.Bool
+
+	readyMu sync.Mutex
+	ready   []*agentv1.ReadyState
 }
 
 // Restart is what a guest's reset looks like where its VMM starts it again and tells
@@ -102,9 +106,25 @@ func (a *Agent) Status(ctx context.Context, _ *connect.Request[agentv1.StatusReq
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+	a.readyMu.Lock()
+	defer a.readyMu.Unlock()
 	return connect.NewResponse(&agentv1.StatusResponse{
-		MemTotalBytes: 1 << 30, MemAvailableBytes: 1000 << 20, UptimeNs: 1e9, GuestUnixNs: time.Now().UnixNano(),
+		MemTotalBytes: 1 << 30, MemAvailableBytes: 1000 << 20, UptimeNs: 1e9, GuestUnixNs: time.Now().UnixNano(), Ready: a.ready,
 	}), nil
+}
+
+// SetReady implements the service: all boxes are ready at once, and none is ever taken.
+func (a *Agent) SetReady(_ context.Context, r *connect.Request[agentv1.SetReadyRequest]) (*connect.Response[agentv1.SetReadyResponse], error) {
+	if err := agentapi.CheckSetReady(r.Msg); err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	a.readyMu.Lock()
+	defer a.readyMu.Unlock()
+	a.ready = nil
+	for _, k := range r.Msg.GetReady() {
+		a.ready = append(a.ready, &agentv1.ReadyState{Image: k.GetImage(), Wanted: k.GetCount(), Ready: k.GetCount()})
+	}
+	return connect.NewResponse(&agentv1.SetReadyResponse{}), nil
 }
 
 // OpenShell implements the service.
