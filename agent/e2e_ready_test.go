@@ -64,6 +64,7 @@ func TestE2EReady(t *testing.T) {
 	t.Run("clock", func(t *testing.T) { testClockWhileItWaits(t, g, p) })
 	t.Run("many", func(t *testing.T) { testManyReady(t, g, p) })
 	t.Run("shim", func(t *testing.T) { testReadyWithoutShim(t, g, p) })
+	t.Run("imports", func(t *testing.T) { testImportedAhead(t, g, p) })
 	t.Run("none", func(t *testing.T) {
 		g.SetReady(t, 0, p)
 		g.Idle(t)
@@ -344,6 +345,35 @@ func testManyReady(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
 	}
 	if len(slots) > 4 || slices.ContainsFunc([]int{oci.MaxSlots}, func(n int) bool { return slots[n] }) {
 		t.Errorf("user ids are not given back: slots %v", slots)
+	}
+}
+
+// testImportedAhead: modules that were asked for are there, and said; one that cannot be
+// imported is no box's, and said too.
+func testImportedAhead(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
+	ask := func(modules ...string) {
+		t.Helper()
+		s := g.RunStart(&p)
+		r := &agentv1.SetReadyRequest{Ready: []*agentv1.Ready{{
+			Image: s.GetImage(), Count: 1, Limits: s.GetLimits(), OutputBytes: 2 << 20, Imports: modules,
+		}}}
+		if _, err := g.Client.SetReady(g.Context(t), connect.NewRequest(r)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	modules := []string{"decimal", "email.message"}
+	ask(modules...)
+	g.Until(t, "a box with modules", func(s *agentv1.StatusResponse) bool { return s.GetReady()[0].GetReady() == 1 })
+	o := inKind(t, g, boxtest.Program{Source: "import sys\nassert {'decimal', 'email.message', 'email'} <= set(sys.modules) and 'json' not in sys.modules"}, api.BoxReady)
+	if !slices.Equal(o.Record.GetPreimported(), modules) {
+		t.Errorf("the record says %q", o.Record.GetPreimported())
+	}
+	ask("no_such_module")
+	g.Until(t, "the trouble", func(s *agentv1.StatusResponse) bool {
+		return strings.Contains(s.GetReady()[0].GetTrouble(), "no_such_module")
+	})
+	if o := inKind(t, g, p, api.BoxCold); len(o.Record.GetPreimported()) > 0 {
+		t.Errorf("the record says %q", o.Record.GetPreimported())
 	}
 }
 

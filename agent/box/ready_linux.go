@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -114,6 +115,9 @@ func (m *Manager) makeAhead(ctx context.Context, p plan) (*waiting, error) {
 		l.discard(grant, err)
 		return nil, lasting(err)
 	}
+	// A collection of the agent's garbage takes a part of what a short run takes: better
+	// now than when somebody waits.
+	runtime.GC()
 	w := &waiting{life: l, grant: grant, ended: make(chan struct{})}
 	go func() {
 		defer close(w.ended)
