@@ -427,11 +427,15 @@ func (p *person) installWith(kernel, root []byte) {
 	p.install(dir)
 }
 
-// config writes the config.toml; a VM that a test forgets stops soon.
+// config writes the config.toml; a VM that a test forgets stops soon. No box is made
+// ahead where text does not ask for it: most tests are of how one is made.
 func (p *person) config(text string) {
 	p.t.Helper()
 	if text == "" {
 		text = "[vm]\nidle_stop = \"5m\"\n"
+	}
+	if !strings.Contains(text, "[ready]") {
+		text = strings.TrimRight(text, "\n") + "\n[ready]\nstdlib = 0\n"
 	}
 	if err := os.WriteFile(filepath.Join(p.home, "config.toml"), []byte(text), 0o600); err != nil {
 		p.t.Fatal(err)
