@@ -291,6 +291,8 @@ func (p *Pool[P, B]) make(ctx context.Context, k *kind[P, B]) {
 		}
 	case m.claim == nil && m.given:
 		p.letGo([]*entry[B]{{box: box}}, context.Cause(ctx))
+	case m.claim == nil && !slices.Contains(p.kinds, k): // a run had claimed it when Set came
+		p.letGo([]*entry[B]{{box: box}}, ErrUnwanted)
 	default:
 		k.retry = retry{}
 		e = &entry[B]{box: box, made: p.o.Now()}
@@ -300,7 +302,7 @@ func (p *Pool[P, B]) make(ctx context.Context, k *kind[P, B]) {
 		m.claim <- e
 	case e != nil:
 		k.waiting = append(k.waiting, e)
-		go p.watch(k, e)
+		go p.watch(e)
 	}
 }
 
@@ -319,18 +321,20 @@ func (p *Pool[P, B]) failed(k *kind[P, B], err error) {
 }
 
 // watch waits for the end of a box that waits.
-func (p *Pool[P, B]) watch(k *kind[P, B], e *entry[B]) {
+func (p *Pool[P, B]) watch(e *entry[B]) {
 	<-e.box.Ended()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := slices.Index(k.waiting, e)
-	if i < 0 {
-		return // it went, or was taken
+	for _, k := range p.kinds { // it may be another than when the box was made: see Set
+		if i := slices.Index(k.waiting, e); i >= 0 {
+			k.waiting = slices.Delete(k.waiting, i, i+1)
+			p.failed(k, ErrEnded)
+			p.letGo([]*entry[B]{e}, ErrEnded)
+			p.poke()
+			return
+		}
 	}
-	k.waiting = slices.Delete(k.waiting, i, i+1)
-	p.failed(k, ErrEnded)
-	p.letGo([]*entry[B]{e}, ErrEnded)
-	p.poke()
+	// It went, or was taken.
 }
 
 // giveUp ends the making. The lock is held.

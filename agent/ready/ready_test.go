@@ -447,6 +447,32 @@ func TestClaimGivenUp(t *testing.T) {
 	})
 }
 
+// A box that a run had claimed when others were asked for, and then gave up, is nobody's.
+func TestClaimGivenUpAfterSet(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		p.Set(kinds(1))
+		pass(500 * time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		taken := make(chan bool)
+		go func() {
+			_, _, ok := p.Take(ctx, "k0")
+			taken <- ok
+		}()
+		synctest.Wait()
+		p.Set(kinds(1))
+		cancel()
+		if <-taken {
+			t.Error("it came too early")
+		}
+		pass(500 * time.Millisecond)
+		if why := m.box(0).discarded(); !errors.Is(why, ErrUnwanted) {
+			t.Errorf("it is discarded with %v", why)
+		}
+		pass(time.Second)
+		take(t, p, "k0", 1, 0)
+	})
+}
+
 func TestEndsWhileItWaits(t *testing.T) {
 	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
 		p.Set(kinds(1))
@@ -462,6 +488,14 @@ func TestEndsWhileItWaits(t *testing.T) {
 		}
 		pass(2 * time.Second)
 		wantStatus(t, p, [3]int{1, 1, 0})
+		p.Set(kinds(1)) // which it outlives
+		close(m.box(1).ended)
+		synctest.Wait()
+		if why := m.box(1).discarded(); !errors.Is(why, ErrEnded) {
+			t.Errorf("after a Set it is discarded with %v", why)
+		}
+		pass(2 * time.Second)
+		take(t, p, "k0", 2, 0)
 	})
 }
 
@@ -487,7 +521,7 @@ func TestRaces(t *testing.T) {
 	for i := range 6 {
 		wg.Go(func() {
 			// Until there was a race at all, on whatever machine.
-			for n := 0; n < 300 || got.Load() < 50 && time.Since(began) < time.Minute; n++ {
+			for n := 0; n < 300 || got.Load() < 20 && time.Since(began) < time.Minute; n++ {
 				release := p.Hold()
 				switch {
 				case i == 0 && n%10 == 0:
