@@ -37,7 +37,7 @@ var stages = map[string]struct{ words, source string }{
 	"started":             {"container started", fromEngine},
 	"interpreter ready":   {"python3 is up and waits for the program", fromBox},
 	"settings read":       {"all settings read back", fromEngine},
-	"box taken":           {"a box that was made ahead, its settings read back then", fromEngine},
+	"box taken":           {"a box that was made ahead is taken", fromEngine},
 	"files written":       {"files written into the box", fromBox},
 	"settings read again": {"settings read back again", fromEngine},
 	"empty":               {"no process left in the box", "cgroup cgroup.events"},
