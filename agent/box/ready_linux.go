@@ -191,6 +191,7 @@ func (l *life) take(ctx context.Context) *admission.Grant {
 	l.rec.Checks = w.life.rec.GetChecks()
 	l.given()
 	l.tellAdmitted()
+	l.stage("admitted")
 	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Taken{Taken: &agentv1.Taken{WaitedNs: int64(waited), Checks: l.rec.GetChecks()}}})
 	l.stage("box taken")
 	return w.grant
