@@ -54,6 +54,7 @@ func TestE2EReady(t *testing.T) {
 			t.Errorf("a box that waits takes %d bytes, %v; want at most 14 MiB", n, err)
 		}
 	})
+	t.Run("ids", func(t *testing.T) { testIDsOfReady(t, g) })
 	t.Run("who gets one", func(t *testing.T) { testWhoGetsOne(t, g, p) })
 	t.Run("same settings", func(t *testing.T) { testSameSettings(t, g, p) })
 	t.Run("same program", func(t *testing.T) { testSameProgram(t, g) })
@@ -70,6 +71,32 @@ func TestE2EReady(t *testing.T) {
 		g.Idle(t)
 		inKind(t, g, p, api.BoxCold)
 	})
+}
+
+// testIDsOfReady: no run can have the id of a box that was made ahead, and whoever knows
+// it ends nobody's run by it.
+func testIDsOfReady(t *testing.T, g *boxtest.Guest) {
+	g.AwaitReady(t, 1)
+	box := test(t, g, "waiting-name", "")
+	for _, id := range []string{box, "ready-1", strings.ReplaceAll(box, ".", "-")} {
+		o, err := g.Try(g.Context(t), boxtest.Program{Source: "print('alive')", ID: id, MilliCPU: 700})
+		if (err != nil) != (id == box) {
+			t.Errorf("a run called %s: %v, %v", id, o, err)
+		}
+	}
+	l := start(t, g, boxtest.Program{Source: "print('alive')\nimport time\ntime.sleep(600)", Timeout: boxtest.Bound})
+	l.says(t, "alive")
+	if _, err := g.Client.CancelRun(g.Context(t), connect.NewRequest(&agentv1.CancelRunRequest{Id: box})); err == nil {
+		t.Errorf("%s is the id of a run", box)
+	}
+	// While it runs another box is made.
+	g.Until(t, "another box", func(s *agentv1.StatusResponse) bool {
+		return s.GetBoxes() == 1 && s.GetReady()[0].GetReady() == 1
+	})
+	g.Cancel(t, l.id)
+	o := l.end(t)
+	wantKind(t, o, api.BoxReady)
+	removed(t, o)
 }
 
 // testWhoGetsOne: image, limits and environment must be the same, all else may differ.
@@ -102,7 +129,7 @@ func testWhoGetsOne(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
 
 // boxID is that of a box that was made ahead, boxNumbers are those that two boxes differ
 // in.
-var boxID, boxNumbers = regexp.MustCompile(`ready-[0-9]+`), regexp.MustCompile(`[0-9]+`)
+var boxID, boxNumbers = regexp.MustCompile(`ready[.][0-9]+`), regexp.MustCompile(`[0-9]+`)
 
 // testSameSettings: what is read back of a box is the same, whenever it was made.
 func testSameSettings(t *testing.T, g *boxtest.Guest, p boxtest.Program) {

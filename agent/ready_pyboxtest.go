@@ -39,7 +39,7 @@ func init() {
 
 // waitingBox is the cgroup of a box that was made ahead; there must be one.
 func waitingBox() (string, error) {
-	found, err := filepath.Glob(filepath.Join(cgroupDir, oci.CgroupParent, "ready-*"))
+	found, err := filepath.Glob(filepath.Join(cgroupDir, oci.CgroupParent, "ready.*"))
 	if err == nil && len(found) == 0 {
 		err = errors.New("no box was made ahead")
 	}

@@ -161,7 +161,7 @@ func (m *Manager) recover(ctx context.Context, e *engine.Engine) error {
 		select {
 		case <-l.owner().counted:
 		case <-ctx.Done():
-			return fmt.Errorf("run %s: its box is not empty: %w", l.cfg.ID, ctx.Err())
+			return fmt.Errorf("run %s: its box is not empty: %w", l.p.id, ctx.Err())
 		}
 	}
 	err := e.Restart(ctx)
@@ -244,7 +244,7 @@ func (m *Manager) Cancel(id string) error {
 	m.mu.Lock()
 	l := m.lives[id]
 	m.mu.Unlock()
-	if l == nil {
+	if l == nil || l.p.id != id || l.p.ahead { // a box's own id is no run's
 		return fmt.Errorf("%w: %s", ErrNotFound, id)
 	}
 	l.kill(causeCancel, "the client asked for it")

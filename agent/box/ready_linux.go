@@ -137,20 +137,16 @@ func lasting(err error) error {
 	return err
 }
 
-// addAhead begins the life of a box that is made ahead, under an id that nobody has.
+// addAhead begins the life of a box that is made ahead, under an id that no run can
+// have: see api.CheckRunID.
 func (m *Manager) addAhead(p plan) (*life, error) {
-	for {
-		p.id = fmt.Sprintf("ready-%d", m.made.Add(1))
-		l := m.newLife(context.Background(), p)
-		err := m.add(l)
-		if err == nil {
-			return l, nil
-		}
+	p.id = fmt.Sprintf("ready.%d", m.made.Add(1))
+	l := m.newLife(context.Background(), p)
+	if err := m.add(l); err != nil {
 		l.cancel()
-		if !errors.Is(err, ErrExists) { // a client may have chosen the same
-			return nil, err
-		}
+		return nil, err
 	}
+	return l, nil
 }
 
 // discard ends a box that no run has taken, and removes it. It returns when it is

@@ -59,7 +59,8 @@ func (l Limits) Threads() int {
 
 // Config is one box.
 type Config struct {
-	// ID names the run, its container and its cgroup: 1 to 40 of [a-z0-9-].
+	// ID names the box, its container and its cgroup: 1 to 40 of [a-z0-9-], or two such
+	// names with a "." between them. No run has an id of the second kind.
 	ID string
 	// Slot picks the user-id range, from 0 up to MaxSlots-1.
 	Slot int

@@ -201,10 +201,10 @@ func checkID(id string) error {
 	if id == "" || len(id) > MaxID {
 		return fmt.Errorf("an id of %d bytes: want 1 to %d", len(id), MaxID)
 	}
-	for _, r := range id {
-		if !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-') {
-			return fmt.Errorf("id %q: want only a-z, 0-9 and -", id)
-		}
+	a, b, two := strings.Cut(id, ".")
+	const allowed = "abcdefghijklmnopqrstuvwxyz0123456789-"
+	if strings.Trim(a+b, allowed) != "" || two && (a == "" || b == "") {
+		return fmt.Errorf("id %q: want only a-z, 0-9 and -, or two of such with a . between them", id)
 	}
 	return nil
 }

@@ -59,6 +59,17 @@ func TestSpecGolden(t *testing.T) {
 	golden(t, "testdata/spec.json", s)
 }
 
+// TestIDOfTwoNames: a box that no run has yet has an id that no run can have.
+func TestIDOfTwoNames(t *testing.T) {
+	c := valid()
+	for _, id := range []string{"ready.7", "a-b.c-1"} {
+		c.ID = id
+		if _, err := Spec(c); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestSpecShares: a caller can change a specification without changing others.
 func TestSpecShares(t *testing.T) {
 	c := valid()
@@ -99,6 +110,10 @@ func TestSpecRefuses(t *testing.T) {
 		"a long id":                func(c *Config) { c.ID = strings.Repeat("a", MaxID+1) },
 		"an id with capitals":      func(c *Config) { c.ID = "Run" },
 		"an id that is a path":     func(c *Config) { c.ID = "../x" },
+		"an id that is a folder":   func(c *Config) { c.ID = ".." },
+		"an id that is hidden":     func(c *Config) { c.ID = ".a" },
+		"an id with half a name":   func(c *Config) { c.ID = "a." },
+		"an id with three names":   func(c *Config) { c.ID = "a.b.c" },
 		"a negative slot":          func(c *Config) { c.Slot = -1 },
 		"a slot too high":          func(c *Config) { c.Slot = MaxSlots },
 		"no image":                 func(c *Config) { c.ImageRoot = "" },
