@@ -117,8 +117,9 @@ func New(capacity Capacity, now boottime.Clock) (*Gate, error) {
 // with ErrTooBig at once when need can never fit, and with the cause of ctx, and
 // without a grant, when that is done first. The caller releases the grant when
 // nothing of the box is left. waits, which may be nil, is called once if it has to
-// wait, with the number of those who wait before it.
-func (g *Gate) Acquire(ctx context.Context, need Need, waits func(ahead int)) (*Grant, error) {
+// wait, with the number of those who wait before it and what is closed when it is
+// admitted: it may see to that.
+func (g *Gate) Acquire(ctx context.Context, need Need, waits func(ahead int, admitted <-chan struct{})) (*Grant, error) {
 	if err := g.Check(need); err != nil {
 		return nil, err
 	}
@@ -127,7 +128,7 @@ func (g *Gate) Acquire(ctx context.Context, need Need, waits func(ahead int)) (*
 	}
 	w, ahead := g.enqueue(need)
 	if ahead >= 0 && waits != nil {
-		waits(ahead)
+		waits(ahead, w.admitted)
 	}
 	select {
 	case <-w.admitted:
@@ -162,11 +163,11 @@ func (g *Gate) TryAcquire(need Need) *Grant {
 	return g.grant(need, 0)
 }
 
-// Fits tells whether need would be admitted at once.
-func (g *Gate) Fits(need Need) bool {
+// Crowded tells whether anybody waits.
+func (g *Gate) Crowded() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.waiters) == 0 && g.fits(need)
+	return len(g.waiters) > 0
 }
 
 // over says what was in the way when a wait ended.

@@ -36,7 +36,7 @@ func acquire(t *testing.T, g *Gate, n Need) *Grant {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	grant, err := g.Acquire(ctx, n, func(ahead int) { t.Errorf("it waits behind %d", ahead) })
+	grant, err := g.Acquire(ctx, n, func(ahead int, _ <-chan struct{}) { t.Errorf("it waits behind %d", ahead) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func queue(t *testing.T, ctx context.Context, g *Gate, n Need) <-chan *Grant {
 	before := g.Snapshot().Waiting
 	got := make(chan *Grant, 1)
 	go func() {
-		grant, err := g.Acquire(ctx, n, func(ahead int) {
+		grant, err := g.Acquire(ctx, n, func(ahead int, _ <-chan struct{}) {
 			if ahead != before {
 				t.Errorf("%d wait before it, want %d", ahead, before)
 			}
@@ -337,26 +337,29 @@ func TestManyAtOnce(t *testing.T) {
 func TestTryAcquire(t *testing.T) {
 	g, _ := gate(t, 100, 2000, 4)
 	small := Need{MemoryBytes: 40, MilliCPU: 500}
-	if !g.Fits(small) {
-		t.Error("it does not fit an empty gate")
-	}
 	first := g.TryAcquire(small)
 	if first == nil || first.Slot != 0 {
 		t.Fatalf("%+v", first)
 	}
 	big := Need{MemoryBytes: 61, MilliCPU: 500}
-	if g.Fits(big) || g.TryAcquire(big) != nil || g.TryAcquire(Need{}) != nil {
+	if g.TryAcquire(big) != nil || g.TryAcquire(Need{}) != nil {
 		t.Error("what does not fit was admitted")
 	}
-	if alone := (Need{MemoryBytes: 1, MilliCPU: 1, Exclusive: true}); g.Fits(alone) || g.TryAcquire(alone) != nil {
+	if alone := (Need{MemoryBytes: 1, MilliCPU: 1, Exclusive: true}); g.TryAcquire(alone) != nil {
 		t.Error("something is alone beside another")
 	}
+	if g.Crowded() {
+		t.Error("nobody waits yet")
+	}
 	waiting := queue(t, t.Context(), g, big)
-	if g.Fits(small) || g.TryAcquire(small) != nil {
+	if !g.Crowded() || g.TryAcquire(small) != nil {
 		t.Error("it went before who waits")
 	}
 	first.Release()
 	granted(t, waiting).Release()
+	if g.Crowded() {
+		t.Error("nobody waits any more")
+	}
 	if s := g.Snapshot(); s.Boxes != 0 || s.MemoryBytes != 0 || s.MilliCPU != 0 {
 		t.Errorf("at the end: %+v", s)
 	}

@@ -240,11 +240,11 @@ func (p plan) wire() *agentv1.Limits {
 // admit gives the run a box that was made ahead, or waits for the image, for room and
 // for the engine.
 func (l *life) admit() (*admission.Grant, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, l.p.queueWait)
-	defer cancel()
-	if grant := l.take(ctx); grant != nil {
+	if grant := l.take(l.ctx); grant != nil {
 		return grant, nil
 	}
+	ctx, cancel := context.WithTimeout(l.ctx, l.p.queueWait)
+	defer cancel()
 	root, device, err := l.m.o.Images.Root(ctx, l.p.image)
 	if err != nil {
 		return nil, err
@@ -279,13 +279,17 @@ func (l *life) tellAdmitted() {
 	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: m}})
 }
 
-// acquire waits for room, for which boxes that were made ahead give way.
+// acquire waits for room, for which boxes that were made ahead give way. The client is
+// told of a wait that is for more than them.
 func (l *life) acquire(ctx context.Context) (*admission.Grant, error) {
-	need := l.p.need()
-	if l.m.o.Room.Check(need) == nil {
-		l.m.ahead.MakeRoom(ctx, func() bool { return l.m.o.Room.Fits(need) })
-	}
-	return l.m.o.Room.Acquire(ctx, need, l.queued)
+	return l.m.o.Room.Acquire(ctx, l.p.need(), func(ahead int, admitted <-chan struct{}) {
+		l.m.ahead.MakeRoom(ctx, admitted)
+		select {
+		case <-admitted:
+		default:
+			l.queued(ahead)
+		}
+	})
 }
 
 // need is the room that the box takes, and what is kept of its output.

@@ -24,13 +24,16 @@ const (
 	holdFor = 2 * time.Second
 	// minRetry and maxRetry are the pauses after a box could not be made.
 	minRetry, maxRetry = time.Second, 5 * time.Minute
+	// claimFor is how long a run waits for a box that is being made, before it waits for
+	// room as any other: longer than making one takes where all is well.
+	claimFor = 5 * time.Second
 )
 
 // newPool returns the pool of the boxes that are made ahead, in which none is yet.
 func (m *Manager) newPool() *ready.Pool[plan, *waiting] {
 	return ready.New(ready.Options[plan, *waiting]{
 		Make: m.makeAhead, Now: m.o.Boot, After: func(d time.Duration) <-chan time.Time { return time.After(d) },
-		MaxAge: maxWaiting, HoldFor: holdFor, MinRetry: minRetry, MaxRetry: maxRetry, Log: m.o.Log,
+		Crowded: m.o.Room.Crowded, MaxAge: maxWaiting, HoldFor: holdFor, ClaimFor: claimFor, MinRetry: minRetry, MaxRetry: maxRetry, Log: m.o.Log,
 	})
 }
 
@@ -40,7 +43,7 @@ func (m *Manager) SetReady(r *agentv1.SetReadyRequest) {
 	var kinds []ready.Kind[plan]
 	for _, k := range r.GetReady() {
 		kinds = append(kinds, ready.Kind[plan]{
-			Key: api.ReadyKey(k.GetImage(), k.GetLimits(), k.GetEnv()), Count: int(k.GetCount()),
+			Key: api.ReadyKey(k.GetImage(), k.GetLimits(), k.GetEnv()), Count: int(k.GetCount()), Slow: len(k.GetImports()) > 0,
 			Plan: plan{
 				image: k.GetImage(), program: runner.Placeholder, env: k.GetEnv(), limits: limitsOf(k.GetLimits()),
 				stdout: k.GetOutputBytes(), ahead: true, imports: k.GetImports(),
@@ -177,7 +180,7 @@ func (l *life) take(ctx context.Context) *admission.Grant {
 	// What is kept of its output may take more than was reserved for that.
 	more := l.p.stdout + l.p.stderr - w.life.p.stdout
 	if !w.grant.Grow(max(more, 0)) || !l.adopt(w.life) {
-		w.Discard(errors.New("it is of no use for the run that was to have it"))
+		l.m.ahead.Drop(w, errors.New("it is of no use for the run that was to have it"))
 		return nil
 	}
 	if err := l.listen(); err != nil { // the run ends as one whose box could not be made

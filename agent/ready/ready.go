@@ -54,6 +54,8 @@ type Box interface {
 type Kind[P any] struct {
 	Key   string
 	Count int
+	// Slow is for boxes that take long to make: one in the making is no run's.
+	Slow bool
 	// Plan is what the maker needs to know.
 	Plan P
 }
@@ -63,12 +65,14 @@ type Options[P any, B Box] struct {
 	// Make makes a box that waits. It ends when ctx does, and leaves nothing behind
 	// with an error. It is called by one goroutine at a time.
 	Make func(ctx context.Context, plan P) (B, error)
+	// Crowded tells whether a run waits for room. It is asked with the pool's lock held.
+	Crowded func() bool
 	// Now measures ages, After waits.
 	Now   boottime.Clock
 	After func(time.Duration) <-chan time.Time
-	// MaxAge bounds how long a box waits, HoldFor how long a run keeps others from
-	// being made: see Hold.
-	MaxAge, HoldFor time.Duration
+	// MaxAge bounds how long a box waits, HoldFor how long runs keep others from being
+	// made: see Hold. ClaimFor bounds how long a run waits for one in the making.
+	MaxAge, HoldFor, ClaimFor time.Duration
 	// MinRetry is the pause after a first failure; it doubles with each one that
 	// follows, up to MaxRetry.
 	MinRetry, MaxRetry time.Duration
@@ -87,12 +91,16 @@ type Pool[P any, B Box] struct {
 	making *making[P, B]
 	holds  map[*hold]bool
 	full   bool // there was no room, and nothing has ended since
+	closed bool
 }
 
 type kind[P any, B Box] struct {
 	Kind[P]
 	waiting []*entry[B] // the oldest first
 	retry
+	// held is whether runs keep one from being made, heldFrom since when.
+	held     bool
+	heldFrom time.Duration
 }
 
 // retry is when a kind that failed is tried again.
@@ -181,6 +189,7 @@ func (p *Pool[P, B]) close() {
 		p.letGo(k.waiting, ErrClosed)
 		k.waiting = nil
 	}
+	p.closed = true
 	p.mu.Unlock()
 	p.leaving.Wait()
 }
@@ -196,11 +205,29 @@ func (p *Pool[P, B]) poke() {
 // letGo discards boxes without waiting for it. The lock is held.
 func (p *Pool[P, B]) letGo(boxes []*entry[B], why error) {
 	for _, e := range boxes {
-		p.leaving.Go(func() {
+		p.leave(func() {
 			e.box.Discard(why)
 			p.Retry()
 		})
 	}
+}
+
+// leave runs f, which removes a box, and has close wait for it, unless that has been.
+// The lock is held.
+func (p *Pool[P, B]) leave(f func()) {
+	if p.closed {
+		go f()
+		return
+	}
+	p.leaving.Go(f)
+}
+
+// Drop discards a box that was taken and is of no use for its run. It does not wait for
+// that.
+func (p *Pool[P, B]) Drop(box B, why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.letGo([]*entry[B]{{box: box}}, why)
 }
 
 // Retry says that something has ended, so that there may be room now.
@@ -218,6 +245,7 @@ func (p *Pool[P, B]) next() (*kind[P, B], time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.o.Now()
+	p.full = p.full || p.o.Crowded()
 	var wait time.Duration
 	until := func(at time.Duration) {
 		if d := max(at-now, 1); wait == 0 || d < wait {
@@ -237,12 +265,22 @@ func (p *Pool[P, B]) next() (*kind[P, B], time.Duration) {
 		if len(k.waiting) > 0 {
 			until(k.waiting[0].made + p.o.MaxAge)
 		}
+		was := k.held
+		k.held = false
 		switch {
-		case len(k.waiting) >= k.Count || k.never || held || p.full:
+		case len(k.waiting) >= k.Count || k.never || p.full:
 		case k.from > now:
 			until(k.from)
+		case held && (!was || now < k.heldFrom+p.o.HoldFor):
+			if k.held = true; !was {
+				k.heldFrom = now
+			}
+			until(k.heldFrom + p.o.HoldFor)
 		case best == nil || len(k.waiting) < len(best.waiting):
-			best = k
+			// Its turn stays until it is made, also where another comes first.
+			k.held, best = was, k
+		default:
+			k.held = was
 		}
 	}
 	return best, wait
@@ -275,11 +313,21 @@ func (p *Pool[P, B]) make(ctx context.Context, k *kind[P, B]) {
 		p.mu.Unlock()
 		return
 	}
-	p.making = m
+	p.making, k.held = m, false
 	p.mu.Unlock()
 
 	box, err := p.o.Make(ctx, k.Plan)
 
+	if why := p.made(ctx, m, box, err); why != nil {
+		box.Discard(why) // before it is said that all of it is gone
+		p.Retry()
+	}
+}
+
+// made keeps what was made, or gives it to the run that waits for it, or says why it is
+// to go.
+func (p *Pool[P, B]) made(ctx context.Context, m *making[P, B], box B, err error) (why error) {
+	k := m.kind
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.making = nil
@@ -290,9 +338,12 @@ func (p *Pool[P, B]) make(ctx context.Context, k *kind[P, B]) {
 			p.failed(k, err)
 		}
 	case m.claim == nil && m.given:
-		p.letGo([]*entry[B]{{box: box}}, context.Cause(ctx))
+		return context.Cause(ctx)
 	case m.claim == nil && !slices.Contains(p.kinds, k): // a run had claimed it when Set came
-		p.letGo([]*entry[B]{{box: box}}, ErrUnwanted)
+		return ErrUnwanted
+	case m.claim == nil && p.o.Crowded(): // MakeRoom went by while a run had claimed it
+		k.retry = retry{}
+		return ErrEvicted
 	default:
 		k.retry = retry{}
 		e = &entry[B]{box: box, made: p.o.Now()}
@@ -304,6 +355,7 @@ func (p *Pool[P, B]) make(ctx context.Context, k *kind[P, B]) {
 		k.waiting = append(k.waiting, e)
 		go p.watch(e)
 	}
+	return nil
 }
 
 // failed notes that a box of the kind could not be made or kept. The lock is held.
@@ -344,13 +396,16 @@ func (m *making[P, B]) giveUp(why error) {
 }
 
 // Take gives a box of the kind Key, and how long it has waited. One that is in the
-// making, and that no other run waits for, is waited for: that takes no longer than to
-// make another. ok is false where there is none, or ctx has ended.
+// making, and that no other run waits for, is waited for, but for a Slow kind: for up to
+// ClaimFor, which is about what it takes to make another. ok is false where there is
+// none, or ctx has ended.
 func (p *Pool[P, B]) Take(ctx context.Context, key string) (box B, waited time.Duration, ok bool) {
 	e, claim := p.take(key)
 	if claim != nil {
 		select {
 		case e = <-claim.claim:
+		case <-p.o.After(p.o.ClaimFor):
+			e = p.unclaim(claim)
 		case <-ctx.Done():
 			e = p.unclaim(claim)
 		}
@@ -373,9 +428,10 @@ func (p *Pool[P, B]) take(key string) (*entry[B], *making[P, B]) {
 		if len(k.waiting) > 0 {
 			e := k.waiting[0]
 			k.waiting = k.waiting[1:]
+			p.poke() // another is to take its place, also while this one is in use
 			return e, nil
 		}
-		if m := p.making; m != nil && m.kind == k && m.claim == nil && !m.given {
+		if m := p.making; m != nil && m.kind == k && m.claim == nil && !m.given && !k.Slow {
 			m.claim = make(chan *entry[B], 1)
 			return nil, m
 		}
@@ -393,13 +449,17 @@ func (p *Pool[P, B]) unclaim(m *making[P, B]) *entry[B] {
 		return e
 	default:
 		m.claim = nil
+		if p.o.Crowded() { // MakeRoom went by
+			m.giveUp(ErrEvicted)
+		}
 		return nil
 	}
 }
 
 // Hold keeps boxes from being made until release is called, or for HoldFor: a run that
 // is about to begin, or to end soon, needs the processors. Nothing that was begun is
-// held up. A release after that time says that something has ended all the same.
+// held up, and no box for longer than HoldFor by all runs together, however they follow
+// each other. A release after that time says that something has ended all the same.
 func (p *Pool[P, B]) Hold() (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -414,23 +474,28 @@ func (p *Pool[P, B]) Hold() (release func()) {
 	}
 }
 
-// MakeRoom lets boxes go, one after the other, until enough says so or ctx ends, or
+// MakeRoom lets boxes go, one after the other, until enough is closed or ctx ends, or
 // none is left that no run has: first the one in the making, then those that have
-// waited longest. It tells whether it let any go.
-func (p *Pool[P, B]) MakeRoom(ctx context.Context, enough func() bool) (some bool) {
-	for !enough() {
+// waited longest. From before the call on Crowded must tell that room is needed, until
+// that is so no more: then no other box comes to stay meanwhile.
+func (p *Pool[P, B]) MakeRoom(ctx context.Context, enough <-chan struct{}) {
+	for {
+		select {
+		case <-enough:
+			return
+		default:
+		}
 		gone := p.evict()
 		if gone == nil {
-			return some
+			return
 		}
-		some = true
 		select {
 		case <-gone:
+		case <-enough:
 		case <-ctx.Done():
-			return some
+			return
 		}
 	}
-	return some
 }
 
 // evict begins to let a box go, and gives what is closed when it is gone.
@@ -453,7 +518,7 @@ func (p *Pool[P, B]) evict() <-chan struct{} {
 	e := oldest.waiting[0]
 	oldest.waiting = oldest.waiting[1:]
 	gone := make(chan struct{})
-	p.leaving.Go(func() {
+	p.leave(func() {
 		defer close(gone)
 		e.box.Discard(ErrEvicted)
 		p.Retry()

@@ -54,8 +54,10 @@ type maker struct {
 	made []*fake
 	live int
 	room int // 0: as much as anybody wants
-	err  error
-	took time.Duration
+	// crowd is how many runs wait for room.
+	crowd atomic.Int32
+	err   error
+	took  time.Duration
 }
 
 func (m *maker) make(ctx context.Context, plan string) (*fake, error) {
@@ -120,6 +122,8 @@ func (m *maker) box(n int) *fake {
 const (
 	maxAge  = 10 * time.Minute
 	holdFor = 2 * time.Second
+	// claimFor is longer than the maker takes, unless it is told to take longer.
+	claimFor = 3 * time.Second
 )
 
 // within runs f beside a pool, on a clock of its own.
@@ -130,7 +134,8 @@ func within(t *testing.T, f func(t *testing.T, p *Pool[string, *fake], m *maker)
 		m := &maker{t: t}
 		p := New(Options[string, *fake]{
 			Make: m.make, Now: func() time.Duration { return time.Since(began) }, After: time.After,
-			MaxAge: maxAge, HoldFor: holdFor, MinRetry: time.Second, MaxRetry: time.Minute,
+			Crowded: func() bool { return m.crowd.Load() > 0 },
+			MaxAge:  maxAge, HoldFor: holdFor, ClaimFor: claimFor, MinRetry: time.Second, MaxRetry: time.Minute,
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -286,13 +291,61 @@ func TestHold(t *testing.T) {
 		wantStatus(t, p, [3]int{1, 0, 1})
 		release()
 		pass(time.Second)
-		take(t, p, "k0", 0, 0)
 		release = p.Hold()
+		take(t, p, "k0", 0, 0)
 		synctest.Wait()
 		wantStatus(t, p, [3]int{1, 0, 0})
 		release()
 		synctest.Wait()
 		wantStatus(t, p, [3]int{1, 0, 1})
+	})
+}
+
+// While the program of a taken box runs for long, another box is made.
+func TestRefillDuringALongRun(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		p.Set(kinds(1))
+		pass(time.Second)
+		release := p.Hold()
+		defer release()
+		take(t, p, "k0", 0, 0)
+		pass(holdFor - time.Nanosecond)
+		wantStatus(t, p, [3]int{1, 0, 0})
+		pass(time.Nanosecond)
+		wantStatus(t, p, [3]int{1, 0, 1})
+		pass(time.Second)
+		wantStatus(t, p, [3]int{1, 1, 0})
+	})
+}
+
+// Short runs that follow each other so closely that there is always one hold no box up
+// for longer than one long run does.
+func TestRefillUnderLoad(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		p.Set(kinds(1, 1))
+		pass(2 * time.Second)
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		var ready atomic.Int32
+		var wg sync.WaitGroup
+		for i := range 3 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+				for ctx.Err() == nil {
+					release := p.Hold()
+					if _, _, ok := p.Take(ctx, fmt.Sprint("k", i%2)); ok {
+						ready.Add(1)
+					}
+					time.Sleep(300 * time.Millisecond)
+					release()
+				}
+			})
+		}
+		wg.Wait()
+		// Two kinds in a minute, each held for 2 s, in turn made in 1 s.
+		if n := ready.Load(); n < 30 {
+			t.Errorf("%d runs got a box", n)
+		}
 	})
 }
 
@@ -362,17 +415,15 @@ func TestMakesRoom(t *testing.T) {
 			m.box(i).slow = 100 * time.Millisecond
 		}
 		defer p.Hold()()
-		if p.MakeRoom(t.Context(), func() bool { return true }) {
-			t.Error("there was room")
-		}
-		left := 3 // the one in the making goes first, then the oldest
-		some := p.MakeRoom(t.Context(), func() bool {
-			left--
-			return left < 0
-		})
-		if !some {
-			t.Error("it says that it let none go")
-		}
+		enough := make(chan struct{})
+		close(enough)
+		p.MakeRoom(t.Context(), enough)
+		wantStatus(t, p, [3]int{2, 2, 0}, [3]int{2, 1, 1})
+		// The one in the making goes first, then the oldest.
+		enough = make(chan struct{})
+		time.AfterFunc(150*time.Millisecond, func() { close(enough) })
+		p.MakeRoom(t.Context(), enough)
+		pass(50 * time.Millisecond)
 		wantStatus(t, p, [3]int{2, 1, 0}, [3]int{2, 0, 0})
 		for n, want := range []error{ErrEvicted, ErrEvicted, nil} {
 			b := m.box(n)
@@ -390,12 +441,14 @@ func TestMakesRoom(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		p.MakeRoom(ctx, func() bool { return false })
+		p.MakeRoom(ctx, nil)
 		if took := time.Since(began); took != 50*time.Millisecond {
 			t.Errorf("it took %v", took)
 		}
-		if p.MakeRoom(t.Context(), func() bool { return false }) {
-			t.Error("none was left")
+		p.MakeRoom(t.Context(), nil) // none is left
+		pass(time.Second)
+		if n := m.count(); n != 3 {
+			t.Errorf("%d boxes were made", n)
 		}
 	})
 }
@@ -410,10 +463,8 @@ func TestOneInTheMaking(t *testing.T) {
 			got <- ok && b.n == 0 && waited == 0
 		}()
 		synctest.Wait()
-		takeNone(t, p, "k0") // it is another's
-		if p.MakeRoom(t.Context(), func() bool { return false }) {
-			t.Error("a box that a run waits for was evicted")
-		}
+		takeNone(t, p, "k0")         // it is another's
+		p.MakeRoom(t.Context(), nil) // it is no box that could go
 		p.Set(kinds(2))
 		if !<-got {
 			t.Error("it did not come")
@@ -473,6 +524,120 @@ func TestClaimGivenUpAfterSet(t *testing.T) {
 	})
 }
 
+// A run waits for one in the making for no longer than for another.
+func TestClaimTakesLong(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		m.took = time.Minute
+		slow := kinds(1, 1)
+		slow[1].Slow = true
+		p.Set(slow)
+		synctest.Wait()
+		began := time.Now()
+		takeNone(t, p, "k0")
+		if took := time.Since(began); took != claimFor {
+			t.Errorf("it waited %v", took)
+		}
+		pass(time.Minute)
+		wantStatus(t, p, [3]int{1, 1, 0}, [3]int{1, 0, 1})
+		began = time.Now()
+		takeNone(t, p, "k1")
+		if took := time.Since(began); took != 0 {
+			t.Errorf("it waited %v for one that takes long", took)
+		}
+	})
+}
+
+// Where a run waits for room while another has claimed the box in the making, the box
+// goes once it is not to be had by that: before it is made, or when it is.
+func TestClaimGivenUpInACrowd(t *testing.T) {
+	for name, late := range map[string]bool{"before": false, "after": true} {
+		t.Run(name, func(t *testing.T) {
+			within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+				p.Set(kinds(1))
+				pass(500 * time.Millisecond)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go func() {
+					if _, _, ok := p.Take(ctx, "k0"); ok {
+						t.Error("it came too early")
+					}
+				}()
+				synctest.Wait()
+				if late {
+					cancel()
+					synctest.Wait()
+				}
+				m.crowd.Add(1)
+				if !late {
+					p.MakeRoom(t.Context(), nil)
+					cancel()
+					synctest.Wait()
+					wantStatus(t, p, [3]int{1, 0, 0})
+				}
+				pass(500 * time.Millisecond)
+				for n := range m.count() {
+					if why := m.box(n).discarded(); !errors.Is(why, ErrEvicted) {
+						t.Errorf("box %d: %v", n, why)
+					}
+				}
+				if s := p.Status()[0]; s.Ready != 0 || s.Trouble != "" {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+// A box that comes all the same when its making is given up is gone before that is said.
+func TestGivenUpYetMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &maker{t: t}
+		began := time.Now()
+		p := New(Options[string, *fake]{
+			Make: func(ctx context.Context, plan string) (*fake, error) {
+				b, err := m.make(context.WithoutCancel(ctx), plan)
+				if err == nil {
+					b.slow = time.Second
+				}
+				return b, err
+			},
+			Now: func() time.Duration { return time.Since(began) }, After: time.After, Crowded: func() bool { return m.crowd.Load() > 0 },
+			MaxAge: maxAge, HoldFor: holdFor, ClaimFor: claimFor, MinRetry: time.Second, MaxRetry: time.Minute,
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			p.Run(ctx)
+		}()
+		p.Set(kinds(1))
+		pass(500 * time.Millisecond)
+		m.crowd.Add(1)
+		p.MakeRoom(ctx, nil)
+		if b := m.box(0); !b.gone || !errors.Is(b.discarded(), ErrEvicted) {
+			t.Errorf("it is discarded with %v, gone %t", b.discarded(), b.gone)
+		}
+		stop()
+		<-done
+	})
+}
+
+// What was taken and is of no use goes, and nobody waits for that.
+func TestDrop(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		p.Set(kinds(1))
+		pass(time.Second)
+		b, _, _ := p.Take(t.Context(), "k0")
+		b.slow = time.Minute
+		began, why := time.Now(), errors.New("of no use")
+		p.Drop(b, why)
+		synctest.Wait()
+		if took := time.Since(began); took != 0 || b.discarded() != why {
+			t.Errorf("it took %v, discarded %v", took, b.discarded())
+		}
+	})
+}
+
 func TestEndsWhileItWaits(t *testing.T) {
 	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
 		p.Set(kinds(1))
@@ -506,7 +671,8 @@ func TestRaces(t *testing.T) {
 	began := time.Now()
 	p := New(Options[string, *fake]{
 		Make: m.make, Now: func() time.Duration { return time.Since(began) }, After: time.After,
-		MaxAge: time.Millisecond, HoldFor: time.Millisecond, MinRetry: time.Microsecond, MaxRetry: time.Microsecond,
+		Crowded: func() bool { return m.crowd.Load() > 0 },
+		MaxAge:  time.Millisecond, HoldFor: time.Millisecond, ClaimFor: time.Millisecond, MinRetry: time.Microsecond, MaxRetry: time.Microsecond,
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -527,7 +693,9 @@ func TestRaces(t *testing.T) {
 				case i == 0 && n%10 == 0:
 					p.Set(kinds(1+n%3, n%2+1))
 				case i == 1 && n%5 == 0:
-					p.MakeRoom(ctx, func() bool { return n%2 == 0 })
+					m.crowd.Add(1)
+					p.MakeRoom(ctx, nil)
+					m.crowd.Add(-1)
 				}
 				b, _, ok := p.Take(ctx, fmt.Sprint("k", n%2))
 				release()

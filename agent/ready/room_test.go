@@ -1,0 +1,102 @@
+package ready
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pybox/pybox/agent/admission"
+)
+
+// roomy is a box that has the room of a gate.
+type roomy struct {
+	grant *admission.Grant
+	ended chan struct{}
+}
+
+func (b *roomy) Ended() <-chan struct{} { return b.ended }
+
+func (b *roomy) Discard(error) {
+	b.grant.Release()
+	close(b.ended)
+}
+
+// besideGate runs f beside a pool whose boxes, made in a second each, take one of two
+// CPUs of a gate. acquire takes room as a run does.
+func besideGate(t *testing.T, f func(ctx context.Context, p *Pool[string, *roomy], acquire func(milliCPU int64) time.Duration)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		now := func() time.Duration { return time.Since(began) }
+		gate, err := admission.New(admission.Capacity{MemoryBytes: 1000, MilliCPU: 2000, Slots: 4}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := New(Options[string, *roomy]{
+			Make: func(ctx context.Context, _ string) (*roomy, error) {
+				grant := gate.TryAcquire(admission.Need{MemoryBytes: 1, MilliCPU: 1000})
+				if grant == nil {
+					return nil, ErrNoRoom
+				}
+				select {
+				case <-time.After(time.Second):
+					return &roomy{grant, make(chan struct{})}, nil
+				case <-ctx.Done():
+					grant.Release()
+					return nil, context.Cause(ctx)
+				}
+			},
+			Now: now, After: time.After, Crowded: gate.Crowded,
+			MaxAge: maxAge, HoldFor: holdFor, ClaimFor: claimFor, MinRetry: time.Second, MaxRetry: time.Minute,
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			p.Run(ctx)
+		}()
+		f(ctx, p, func(milliCPU int64) time.Duration {
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			_, err := gate.Acquire(ctx, admission.Need{MemoryBytes: 1, MilliCPU: milliCPU}, func(_ int, admitted <-chan struct{}) {
+				p.MakeRoom(ctx, admitted)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			return time.Since(began)
+		})
+		stop()
+		<-done
+	})
+}
+
+// A box that another run had claimed is not kept beside a run that waits for its room.
+func TestRoomOfAClaimGivenUp(t *testing.T) {
+	besideGate(t, func(ctx context.Context, p *Pool[string, *roomy], acquire func(int64) time.Duration) {
+		p.Set([]Kind[string]{{Key: "k", Count: 1}})
+		time.Sleep(500 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		go p.Take(ctx, "k")
+		synctest.Wait()
+		if took := acquire(2000); took != 100*time.Millisecond {
+			t.Errorf("the run waited %v", took)
+		}
+	})
+}
+
+// Of two runs that come at the same time none waits beside a box that nobody has.
+func TestRoomForTwoAtOnce(t *testing.T) {
+	besideGate(t, func(_ context.Context, p *Pool[string, *roomy], acquire func(int64) time.Duration) {
+		p.Set([]Kind[string]{{Key: "k", Count: 1}})
+		time.Sleep(time.Minute)
+		other := make(chan time.Duration)
+		go func() { other <- acquire(1000) }()
+		if took := acquire(1000) + <-other; took != 0 {
+			t.Errorf("they waited %v", took)
+		}
+	})
+}
