@@ -151,6 +151,12 @@ func testSameSettings(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
 		return all
 	}
 	a, b := list(cold), list(ready)
+	// Of one that has waited more is read again.
+	all := slices.Clone(b)
+	b = slices.DeleteFunc(b, func(s string) bool {
+		first, again := strings.CutSuffix(s, "true true")
+		return again && !slices.Contains(a, s) && slices.Contains(all, first+"true false")
+	})
 	if len(a) < 60 || len(a) != len(b) {
 		t.Fatalf("%d settings of a cold box, %d of a ready one", len(a), len(b))
 	}
@@ -270,17 +276,26 @@ func testReadyEndings(t *testing.T, g *boxtest.Guest) {
 // testTamperedWhileItWaits: what was changed while a box waited is seen before its
 // program is.
 func testTamperedWhileItWaits(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
-	g.AwaitReady(t, 1)
-	box := test(t, g, "waiting-name", "")
-	q := url.Values{"name": {box}, "file": {"pids.max"}, "value": {"33"}}.Encode()
-	if err := g.Client.Test(g.Context(t), "set-cgroup", q); err != nil {
-		t.Fatal(err)
+	for name, tamper := range map[string]func(t *testing.T, box string){
+		"processes": func(t *testing.T, box string) {
+			q := url.Values{"name": {box}, "file": {"pids.max"}, "value": {"33"}}.Encode()
+			if err := g.Client.Test(g.Context(t), "set-cgroup", q); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"open files":    func(t *testing.T, _ string) { test(t, g, "limit-waiting", "") },
+		"oom_score_adj": func(t *testing.T, _ string) { test(t, g, "score-waiting", "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g.AwaitReady(t, 1)
+			tamper(t, test(t, g, "waiting-name", ""))
+			o := g.Run(t, p)
+			if e := o.Record.GetEnding(); e.GetHow() != api.HowRefused || e.GetReason() != api.ReasonSettings || len(o.Stdout) > 0 || o.Record.GetStartedAtNs() != 0 {
+				t.Errorf("want it refused: %v", o)
+			}
+			removed(t, o)
+		})
 	}
-	o := g.Run(t, p)
-	if e := o.Record.GetEnding(); e.GetHow() != api.HowRefused || e.GetReason() != api.ReasonSettings || len(o.Stdout) > 0 || o.Record.GetStartedAtNs() != 0 {
-		t.Errorf("want it refused: %v", o)
-	}
-	removed(t, o)
 	g.AwaitReady(t, 1)
 	inKind(t, g, p, api.BoxReady)
 }

@@ -17,13 +17,16 @@ import (
 )
 
 // check reads the settings of the box back: all of them, or, again, those that
-// could have changed while the files were written. A single difference refuses
-// the run.
+// could have changed while the files were written, or while the box waited for its
+// run. A single difference refuses the run.
 func (l *life) check(again bool) error {
 	ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
 	defer cancel()
 	read := readback.Full
-	if again {
+	switch {
+	case again && l.rec.GetBoxKind() == api.BoxReady:
+		read = readback.Waited
+	case again:
 		read = readback.Quick
 	}
 	var bad differences

@@ -181,13 +181,17 @@ func (r *reader) rlimits() {
 	}
 }
 
-// identity compares what the first process was started with, and the box's name.
+// identity compares what the first process was started with.
 func (r *reader) identity() {
 	args, err := r.strings("cmdline")
 	r.compare("arguments", r.procPath("cmdline"), quoted(r.Config.Args), quoted(args), err)
 	env, err := r.strings("environ")
 	r.compare("environment", r.procPath("environ"), quoted(r.Config.Env), quoted(env), err)
+}
 
+// surroundings compares what is set for the box and its first process, and could be set
+// otherwise at any time by somebody with privileges outside.
+func (r *reader) surroundings() {
 	name, err := r.HostName()
 	r.compare("host name", "uname(2) in its UTS namespace", oci.HostName, name, err)
 	score, err := r.value(r.Proc, strconv.Itoa(r.PID)+"/oom_score_adj")

@@ -86,6 +86,7 @@ func Full(ctx context.Context, s Subject) []Check {
 	r.cgroupPath()
 	r.network()
 	r.identity()
+	r.surroundings()
 	r.specifications()
 	return r.checks
 }
@@ -94,13 +95,30 @@ func Full(ctx context.Context, s Subject) []Check {
 // in the box: its limits, processes, open files, privileges, mounts and network.
 func Quick(ctx context.Context, s Subject) []Check {
 	r := newReader(ctx, s)
+	r.quick()
+	return r.checks
+}
+
+// Waited is Quick for a box that was left alone for long since Full: it also compares
+// what somebody with privileges outside could have changed meanwhile. What it leaves out
+// no file can change any more: the id maps and namespaces of a process, and what it was
+// started with. The records of crun and containerd it does not ask for.
+func Waited(ctx context.Context, s Subject) []Check {
+	r := newReader(ctx, s)
+	r.quick()
+	r.rlimits()
+	r.cgroupPath()
+	r.surroundings()
+	return r.checks
+}
+
+func (r *reader) quick() {
 	r.cgroup()
 	r.processes()
 	r.descriptors()
 	r.credentials()
 	r.mounts()
 	r.network()
-	return r.checks
 }
 
 // reader collects the checks of one comparison.

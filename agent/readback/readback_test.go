@@ -440,10 +440,14 @@ func addSpecs(a map[string][]func(*box)) {
 // alteration of every check.
 func TestEveryAlterationIsSeen(t *testing.T) {
 	all := alterations()
-	quick := map[string]bool{"IPv6 routes to elsewhere (proc/net/ipv6_route)": true} // not there in a good box
-	for _, c := range Quick(t.Context(), newBox(t).s) {
-		quick[key(c)] = true
+	of := func(checks []Check) map[string]bool {
+		all := map[string]bool{"IPv6 routes to elsewhere (proc/net/ipv6_route)": true} // not there in a good box
+		for _, c := range checks {
+			all[key(c)] = true
+		}
+		return all
 	}
+	quick, waited := of(Quick(t.Context(), newBox(t).s)), of(Waited(t.Context(), newBox(t).s))
 	for _, c := range Full(t.Context(), newBox(t).s) {
 		if len(all[key(c)]) == 0 {
 			t.Errorf("nothing alters %s", key(c))
@@ -466,7 +470,25 @@ func TestEveryAlterationIsSeen(t *testing.T) {
 			if quick[k] && !slices.Equal(got, []string{k}) || !quick[k] && got != nil {
 				t.Errorf("quick, %s, alteration %d: %q failed", k, i, got)
 			}
+			got = failed(Waited(t.Context(), b.s))
+			if waited[k] && !slices.Equal(got, []string{k}) || !waited[k] && got != nil {
+				t.Errorf("waited, %s, alteration %d: %q failed", k, i, got)
+			}
 		}
+	}
+}
+
+// What somebody outside could change at any time is seen of a box that has waited.
+func TestWaited(t *testing.T) {
+	b := newBox(t)
+	b.proc["123/limits"] = file(strings.ReplaceAll(sample(t, "limits"), "1024", "1025"))
+	b.proc["123/oom_score_adj"] = file("-998\n")
+	b.proc["123/cwd"] = link("/tmp")
+	b.proc["123/cgroup"] = file("0::/pybox/boxes/other\n")
+	b.cgroup["pids.max"] = file("33\n")
+	b.hostName = "other"
+	if got := failed(Waited(t.Context(), b.s)); len(got) != 6 {
+		t.Errorf("%q failed, want six", got)
 	}
 }
 
