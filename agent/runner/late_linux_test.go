@@ -3,6 +3,8 @@ package runner
 import (
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -59,6 +61,33 @@ func TestImportedAhead(t *testing.T) {
 	_, err := boxSpec{env: baseEnv, args: []string{"m.py"}, late: true, modules: []string{"no_such_module"}}.start(t)
 	if !errors.Is(err, ErrBroken) || errors.Is(err, ErrUnable) || !strings.Contains(err.Error(), "no_such_module") {
 		t.Errorf("a module that is not there: %v", err)
+	}
+}
+
+// TestImportPrints: what a module prints when it is imported never comes before what the
+// program prints, and more than a pipe holds keeps nobody waiting.
+func TestImportPrints(t *testing.T) {
+	dir := t.TempDir()
+	for name, source := range map[string]string{
+		"prints_much":   "print('x' * (1 << 20))",
+		"prints_errors": "import sys\nsys.stderr.write('x')",
+		"prints_below":  "import os\nos.write(1, b'x')",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name+".py"), []byte(source), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := append([]string{"PYTHONPATH=" + dir}, baseEnv...)
+	for _, name := range []string{"this", "prints_much", "prints_errors", "prints_below"} {
+		_, err := boxSpec{env: env, args: []string{"m.py"}, late: true, modules: []string{"colorsys", name}}.start(t)
+		if !errors.Is(err, ErrUnable) || !strings.Contains(err.Error(), name+" prints") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	b := boxSpec{env: env, args: []string{"m.py"}, late: true, modules: []string{"colorsys"}}.mustStart(t)
+	b.start("m.py", "import os, sys\nprint('mine', sorted(os.listdir('/proc/self/fd')))\nsys.stderr.write('too')")
+	if r := b.finish(); r.out != "mine ['0', '1', '2', '3']\n" || r.err != "too" {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -26,8 +26,8 @@ def main(sock):
     except Exception:
         pass  # the image has none, or there is no room: no program needs them
     restore()
-    for module in modules:
-        __import__(module)
+    if modules:
+        import_ahead(modules)
     late = late_name() if late else None
     sock.send(b"R\x03")
     program = serve(sock)
@@ -46,6 +46,24 @@ def main(sock):
     sock.send(b"S")  # the kernel tells the agent whose it is
     sock.close()
     _signal.signal(_signal.SIGINT, interrupt)
+
+
+def import_ahead(modules):
+    """Imports modules, which may print nothing: the streams are the program's."""
+    fd = posix.memfd_create("printed", posix.MFD_CLOEXEC)
+    outputs = [(to, posix.dup(to)) for to in (1, 2)]
+    for to, _ in outputs:
+        posix.dup2(fd, to)
+    for module in modules:
+        __import__(module)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if posix.fstat(fd).st_size:
+            raise NotImplementedError("the module " + module + " prints when it is imported")
+    for to, kept in outputs:
+        posix.dup2(kept, to)
+        posix.close(kept)
+    posix.close(fd)
 
 
 def number(n):
