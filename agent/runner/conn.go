@@ -183,10 +183,10 @@ func (c *Conn) Name(ctx context.Context, name string, args []string) error {
 		return fmt.Errorf("%w: arguments of %d bytes, want at most %d", fs.ErrInvalid, len(words), MaxArgsBytes)
 	}
 	err := c.within(ctx, func() error {
-		err := c.send(append([]byte{msgName}, name...))
+		err := c.timed(func() error { return c.send(append([]byte{msgName}, name...)) })
 		for piece := range slices.Chunk(words, maxArgsPiece) {
 			if err == nil {
-				err = c.send(append([]byte{msgArgs}, piece...))
+				err = c.timed(func() error { return c.send(append([]byte{msgArgs}, piece...)) })
 			}
 		}
 		return err
