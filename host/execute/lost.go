@@ -103,7 +103,7 @@ func (x *execution) compose(why error, gone bool) *receipt.Receipt {
 		l.lack(receipt.FactFilter, "the guest reads back that a filter is active, and not which")
 	}
 	l.lack(receipt.FactFiles, receipt.WhyFiles)
-	r.Observed.Engine.Box.Preimported, r.Observed.Engine.Box.Confirmations = []string{}, r.Cleanup.Confirmations
+	r.Observed.Engine.Box.Confirmations = r.Cleanup.Confirmations
 	r.Unknown = l.unknown
 	return r
 }
@@ -206,7 +206,7 @@ func (l *lost) engine() receipt.Engine {
 	}
 	l.lack("observed.engine.settings_checked", settings)
 	l.lack("the versions of what makes boxes", l.why)
-	l.lack("the kind and the runner of the box", l.why)
+	l.lack("the kind and the runner of the box, and what it had imported", l.why)
 	return e
 }
 

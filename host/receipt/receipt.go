@@ -201,7 +201,8 @@ type Box struct {
 	Kind *string `json:"kind"`
 	// WaitedMS is how long a box that was made ahead had waited; null for a cold one.
 	WaitedMS *float64 `json:"waited_ms"`
-	// Preimported are the modules that such a box had imported before the run.
+	// Preimported are the modules that such a box had imported before the run. Null: a
+	// box may have been made, and the guest gave no record of it.
 	Preimported []string `json:"preimported"`
 	// RunnerSHA256 is the digest of what waits in the box for the program.
 	RunnerSHA256 *string `json:"runner_sha256"`

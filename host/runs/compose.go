@@ -184,7 +184,7 @@ func (c *composer) engine(cleanup receipt.Cleanup) receipt.Engine {
 		SettingsChecked: c.rec.GetSettingsChecked(), Checks: make([]receipt.Check, 0, len(checks)), Exit: c.exit(),
 		RuntimeVersions: map[string]string{},
 		Box: receipt.Box{
-			Kind: c.kind(), WaitedMS: c.waited(), Preimported: valid(c.rec.GetPreimported()),
+			Kind: c.kind(), WaitedMS: c.waited(), Preimported: c.preimported(),
 			RunnerSHA256: c.digest("observed.engine.box.runner_sha256", c.rec.GetRunnerSha256()),
 			Removed:      cleanup.Status == receipt.CleanupRemoved, Confirmations: cleanup.Confirmations,
 		},
@@ -237,6 +237,16 @@ func (c *composer) waited() *float64 {
 	case c.rec == nil && c.heard.taken != nil:
 		return new(receipt.MS(time.Duration(c.heard.taken.GetWaitedNs())))
 	}
+	return nil
+}
+
+// preimported are the modules that the box had imported; nil: nobody knows.
+func (c *composer) preimported() []string {
+	taken := c.rec == nil && c.heard.taken != nil
+	if c.rec.GetBoxKind() != "" || c.noBox() && !taken {
+		return valid(c.rec.GetPreimported())
+	}
+	c.lack("observed.engine.box.preimported", c.boxWhy())
 	return nil
 }
 

@@ -371,7 +371,7 @@ func TestUnknownCounters(t *testing.T) {
 		if why["memory_peak_bytes"] != "its own cgroup is gone" || why["pids_peak"] != whyNotSaid || why["whatever"] != "x" || why["cpu_usec"] != "" {
 			t.Errorf("unknown %+v", r.Unknown)
 		}
-		if r.Configured.Limits.TimerMS != 1000 || !lacks(r, "box.kind") || !lacks(r, "runner_sha256") || r.Observed.Engine.SettingsChecked {
+		if r.Configured.Limits.TimerMS != 1000 || !lacks(r, "box.kind") || !lacks(r, "box.preimported") || r.Observed.Engine.Box.Preimported != nil || !lacks(r, "runner_sha256") || r.Observed.Engine.SettingsChecked {
 			t.Errorf("%+v, unknown %+v", r.Configured.Limits, r.Unknown)
 		}
 	})

@@ -328,7 +328,7 @@ func TestCancel(t *testing.T) {
 						want = receipt.CleanupRemoved
 						wantEnding(t, rec, receipt.HowCancelled, w.by, "the agent killed the box")
 					}
-					if rec.Cleanup.Status != want || (want == receipt.CleanupUnknown) != lacks(rec, "cleanup") || (want == receipt.CleanupUnknown) != lacks(rec, "box.kind") || s.started != lacks(rec, "byte for byte") {
+					if rec.Cleanup.Status != want || (want == receipt.CleanupUnknown) != lacks(rec, "cleanup") || (want == receipt.CleanupUnknown) != lacks(rec, "box.kind") || lacks(rec, "box.kind") != lacks(rec, "box.preimported") || lacks(rec, "box.kind") != (rec.Observed.Engine.Box.Preimported == nil) || s.started != lacks(rec, "byte for byte") {
 						t.Errorf("cleanup %+v, unknown %+v", rec.Cleanup, rec.Unknown)
 					}
 					if e := c.event(api.EventExited); strings.Join(e.Ending.Evidence, "") != strings.Join(rec.Ending.Evidence, "") {

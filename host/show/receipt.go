@@ -374,6 +374,7 @@ var factNames = map[string]string{
 	"observed.engine.settings_checked":  "whether the settings were checked",
 	"observed.engine.exit":              "how the main process ended",
 	"observed.engine.box.kind":          "whether a box was made",
+	"observed.engine.box.preimported":   "what the box had imported",
 	"observed.vm.shell_enabled":         "whether its shell was enabled",
 	"observed.engine.box.runner_sha256": "the runner's digest",
 	"program.stdout.bytes":              "how much was printed on stdout",

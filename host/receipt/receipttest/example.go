@@ -84,7 +84,7 @@ func Lost() *receipt.Receipt {
 	r.Run.QueuedMS, r.Run.GuestElapsedMS, r.Run.Stages = nil, nil, []receipt.Stage{}
 	r.Configured.Seccomp.SHA256 = nil
 	e := &r.Observed.Engine
-	e.SettingsChecked, e.Checks, e.Box = false, []receipt.Check{}, receipt.Box{Preimported: []string{}, Confirmations: []receipt.Confirmation{}}
+	e.SettingsChecked, e.Checks, e.Box = false, []receipt.Check{}, receipt.Box{Confirmations: []receipt.Confirmation{}}
 	r.Observed.Kernel = receipt.Kernel{Source: "none", Samples: []receipt.Sample{}}
 	r.Program.Stdout.Bytes, r.Program.Stdout.SHA256, r.Program.Stdout.Complete = nil, nil, false
 	r.Program.Stderr.Bytes, r.Program.Stderr.SHA256, r.Program.Stderr.Complete = nil, nil, false
