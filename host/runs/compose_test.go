@@ -377,6 +377,27 @@ func TestUnknownCounters(t *testing.T) {
 	})
 }
 
+// A run that got a box that was made ahead, and whose record was lost with the VM: the
+// kind of the box and its wait are known, and not what it had imported.
+func TestLostAfterTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(s *script) {
+			s.Admit()
+			s.Send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Taken{Taken: &agentv1.Taken{WaitedNs: 5e6}}})
+			s.Upload()
+			s.Guest.Die(nil)
+		})
+		r := b.do(t, b.begin(t, "run-1"), nobody())
+		box := r.Observed.Engine.Box
+		if box.Kind == nil || *box.Kind != agentapi.BoxReady || box.WaitedMS == nil || *box.WaitedMS != 5 || lacks(r, "box.kind") {
+			t.Errorf("%+v, unknown %+v", box, r.Unknown)
+		}
+		if box.Preimported != nil || !lacks(r, "box.preimported") {
+			t.Errorf("imported %q, unknown %+v", box.Preimported, r.Unknown)
+		}
+	})
+}
+
 // Output that was cut, that did not come, and whose stream did not end.
 func TestPartialOutput(t *testing.T) {
 	for name, c := range map[string]struct {
