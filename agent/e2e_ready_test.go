@@ -395,13 +395,9 @@ func testManyReady(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
 func testImportedAhead(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
 	ask := func(modules ...string) {
 		t.Helper()
-		s := g.RunStart(&p)
-		r := &agentv1.SetReadyRequest{Ready: []*agentv1.Ready{{
-			Image: s.GetImage(), Count: 1, Limits: s.GetLimits(), OutputBytes: 2 << 20, Imports: modules,
-		}}}
-		if _, err := g.Client.SetReady(g.Context(t), connect.NewRequest(r)); err != nil {
-			t.Fatal(err)
-		}
+		p := p
+		p.Imports = modules
+		g.SetReady(t, 1, p)
 	}
 	modules := []string{"decimal", "email.message"}
 	ask(modules...)
@@ -413,6 +409,10 @@ func testImportedAhead(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
 	ask("no_such_module")
 	g.Until(t, "the trouble", func(s *agentv1.StatusResponse) bool {
 		return strings.Contains(s.GetReady()[0].GetTrouble(), "no_such_module")
+	})
+	ask("this")
+	g.Until(t, "the trouble with one that prints", func(s *agentv1.StatusResponse) bool {
+		return strings.Contains(s.GetReady()[0].GetTrouble(), "this prints")
 	})
 	if o := inKind(t, g, p, api.BoxCold); len(o.Record.GetPreimported()) > 0 {
 		t.Errorf("the record says %q", o.Record.GetPreimported())

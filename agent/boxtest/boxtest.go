@@ -196,6 +196,7 @@ func (g *Guest) AskReady(ctx context.Context, n uint32, p Program) error {
 		s := g.RunStart(&p)
 		r.Ready = []*agentv1.Ready{{
 			Image: s.GetImage(), Count: n, Limits: s.GetLimits(), Env: s.GetEnv(), OutputBytes: s.GetStdoutBytes() + s.GetStderrBytes(),
+			Imports: p.Imports,
 		}}
 	}
 	_, err := g.Client.SetReady(ctx, connect.NewRequest(r))
@@ -254,6 +255,8 @@ type Program struct {
 	Timeout                time.Duration
 	Stdout, Stderr         int64
 	QueueWait              time.Duration
+	// Imports are what boxes that are kept ready for it import: see Guest.AskReady.
+	Imports []string
 	// Eager sends the files before the run is admitted.
 	Eager bool
 	// ID names the run; a number by default.
