@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	agentapi "github.com/pybox/pybox/agent/api"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/vm/vmtest"
 )
@@ -61,5 +63,29 @@ func TestE2EData(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(out); err != nil || len(entries) != 2 {
 		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// TestE2EDataAhead: a box of the image data that imported numpy and pandas before its run
+// computes as any other, with the threads of BLAS too, which no fork takes along.
+func TestE2EDataAhead(t *testing.T) {
+	p := newPerson(t, "")
+	p.install(vmtest.DataBundle(t).Dir())
+	p.config("[ceilings]\ntimeout = \"150s\"\n[ready]\nstdlib = 0\ndata = 1\ndata_import = [\"numpy\", \"pandas\"]\n")
+	p.must("vm", "start")
+	program := p.program("ahead.py", `import sys
+print(sorted({"numpy", "pandas", "matplotlib"} & set(sys.modules)))
+import numpy, pandas
+m = numpy.ones((600, 600))
+print((m @ m == 600).all(), numpy.linalg.matrix_rank(numpy.eye(200)), pandas.DataFrame({"a": [1, 2]}).a.sum())
+`)
+	p.untilReady()
+	r := p.exec("--image", "data", "--timeout", "150", program)
+	if r.code != 0 || r.out != "['numpy', 'pandas']\nTrue 200 3\n" {
+		t.Errorf("exit %d, %q, %s", r.code, r.out, r.err)
+	}
+	b := r.receipt.Observed.Engine.Box
+	if b.Kind == nil || *b.Kind != agentapi.BoxReady || !slices.Equal(b.Preimported, []string{"numpy", "pandas"}) {
+		t.Errorf("the receipt's box: %+v", b)
 	}
 }

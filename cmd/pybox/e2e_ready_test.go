@@ -48,7 +48,9 @@ func TestE2EReadyBox(t *testing.T) {
 		t.Errorf("the status:\n%s", out)
 	}
 	// A box that waits is no use of the VM.
-	for late := time.Now().Add(2 * time.Minute); p.status().State != api.StateStopped; {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.Now().Add(2 * time.Minute); p.status().State != api.StateStopped; <-tick.C {
 		if time.Now().After(late) {
 			t.Fatal("the VM does not stop by itself")
 		}
@@ -58,7 +60,10 @@ func TestE2EReadyBox(t *testing.T) {
 // untilReady waits until a box is ready.
 func (p *person) untilReady() {
 	p.t.Helper()
-	for late := time.Now().Add(2 * time.Minute); ; {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	// Modules that are imported ahead take their time, emulated.
+	for late := time.Now().Add(4 * time.Minute); ; <-tick.C {
 		s := p.status()
 		if s.Guest != nil && len(s.Guest.Ready) == 1 && s.Guest.Ready[0].Ready == 1 {
 			return

@@ -146,7 +146,9 @@ func benchReadyExec(ctx context.Context, o options, g *boxtest.Guest, r *report)
 func (p person) untilReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for ; ; <-tick.C {
 		s, err := p.status(ctx)
 		if err != nil {
 			return err
