@@ -174,6 +174,22 @@ func TestFileHeldUp(t *testing.T) {
 	}
 }
 
+// An init that takes no name is given up after its time.
+func TestNameHeldUp(t *testing.T) {
+	c, _ := playInit(t)
+	c.step, c.nameless = time.Second, true
+	if err := c.conn.(*net.UnixConn).SetWriteBuffer(1); err != nil { // the least there is
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	began := time.Now()
+	err := c.Name(ctx, "m.py", []string{strings.Repeat("a", MaxArgsBytes-1)})
+	if took := time.Since(began); !errors.Is(err, ErrProtocol) || took > patience/2 {
+		t.Errorf("%v after %v", err, took)
+	}
+}
+
 // What an init leaves in a pipe is not charged to its box: no answer counts before it
 // has taken all.
 func TestFileNotTaken(t *testing.T) {
