@@ -313,7 +313,12 @@ func testKilledWhileItWaits(t *testing.T, g *boxtest.Guest, p boxtest.Program) {
 func anotherBox(t *testing.T, g *boxtest.Guest, box string) {
 	t.Helper()
 	g.Until(t, "another box", func(s *agentv1.StatusResponse) bool {
-		return s.GetEngine() == "ready" && s.GetReady()[0].GetReady() == 1 && test(t, g, "waiting-name", "") != box
+		if s.GetEngine() != "ready" || s.GetReady()[0].GetReady() != 1 {
+			return false
+		}
+		// The status may be of the moment before the end of the first one was noticed.
+		now, err := g.Client.TestOutput(g.Context(t), "waiting-name", "")
+		return err == nil && now != box
 	})
 }
 
