@@ -208,6 +208,7 @@ func (d *Daemon) watch(ctx context.Context, i *instance, order *stopOrder) *api.
 	upkeep, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go i.keepTime(upkeep, d.log)
+	go d.keepReady(upkeep, i)
 	idle := d.idleTimer(upkeep)
 	if order == nil {
 		select {

@@ -51,6 +51,7 @@ type instance struct {
 	runs    *runs.Service
 	images  []bundle.Image
 	door    door
+	usual   chan struct{} // see keepReady; has a buffer of one
 	// agentExit says how the agent ended, by PID 1's own record; set by
 	// readAgentExit before the machine is stopped.
 	agentExit string
@@ -161,7 +162,7 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 		from = f.FirstOutput
 	}
 	next("agent answered")
-	i := &instance{machine: a.machine, client: client, hello: hello, info: vmInfo(a.bundle, cfg, own), door: newDoor()}
+	i := &instance{machine: a.machine, client: client, hello: hello, info: vmInfo(a.bundle, cfg, own), door: newDoor(), usual: make(chan struct{}, 1)}
 	i.pushTime(ctx, d.log)
 	i.images = allImages(a.bundle, own)
 	d.serveRuns(i, i.images, own.Bases())

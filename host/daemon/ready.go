@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"slices"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -11,6 +12,24 @@ import (
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/runs"
 )
+
+// readyPatience bounds a call that has the guest keep other boxes ready.
+const readyPatience = 10 * time.Second
+
+// keepReady has the guest keep other boxes ready each time that runs ask for other
+// limits than they did, until ctx ends.
+func (d *Daemon) keepReady(ctx context.Context, i *instance) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-i.usual:
+		}
+		ask, cancel := context.WithTimeout(ctx, readyPatience)
+		d.askReady(ask, i)
+		cancel()
+	}
+}
 
 // askReady has the guest keep boxes ready, as the configuration says. It waits for none
 // of them, and without them every box is made when it is needed.

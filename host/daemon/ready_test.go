@@ -3,6 +3,7 @@ package daemon
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/daemon/daemontest"
@@ -22,6 +23,37 @@ func TestStatusTellsOfReadyBoxes(t *testing.T) {
 		}
 		if err != nil || !slices.Equal(s.Guest.Ready, want) {
 			t.Errorf("got %+v, %v; want %+v", s.Guest.Ready, err, want)
+		}
+	}
+}
+
+// Two runs in a row that ask for other limits have the guest keep boxes with those.
+func TestReadyBoxesFollowTheRuns(t *testing.T) {
+	a := &daemontest.Agent{}
+	r := run(t, options(t, a))
+	r.start()
+	memory := func() int64 {
+		if k := a.ReadyAsked().GetReady(); len(k) == 1 {
+			return k[0].GetLimits().GetMemoryBytes() >> 20
+		}
+		return 0
+	}
+	if memory() != 128 {
+		t.Fatalf("at first boxes of %d MiB are asked for", memory())
+	}
+	for range 2 {
+		if _, _, err := r.exec(api.RunRequest{Program: source("print hello"), Limits: api.Limits{MemoryBytes: new(int64(512 << 20))}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx := r.ctx()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for memory() != 512 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("boxes of %d MiB are asked for", memory())
 		}
 	}
 }

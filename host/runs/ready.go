@@ -1,6 +1,10 @@
 package runs
 
 import (
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
 	agentapi "github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/host/policy"
@@ -14,9 +18,9 @@ type Ready struct {
 	Imports []string
 }
 
-// Ready gives what to ask of the guest so that runs find boxes ready which ask for
-// nothing but their image: its limits are the defaults, as far as the ceilings allow
-// them. An image that this VM has not is left out. The error matches
+// Ready gives what to ask of the guest so that runs find boxes ready: with the limits
+// that Options.Usual tells of, and before that with the defaults, as far as the ceilings
+// allow them. An image that this VM has not is left out. The error matches
 // agent/api.ErrRequest.
 func (s *Service) Ready(list []Ready) (*agentv1.SetReadyRequest, error) {
 	r := &agentv1.SetReadyRequest{}
@@ -29,9 +33,52 @@ func (s *Service) Ready(list []Ready) (*agentv1.SetReadyRequest, error) {
 		if err != nil {
 			return nil, err
 		}
+		limits := s.usual.of(image.Serial)
+		if limits == nil {
+			limits = limitsOf(l)
+		}
 		r.Ready = append(r.Ready, &agentv1.Ready{
-			Image: image.Serial, Count: uint32(k.Count), Limits: limitsOf(l), OutputBytes: 2 * l.OutputBytes, Imports: k.Imports,
+			Image: image.Serial, Count: uint32(k.Count), Limits: limits, OutputBytes: 2 * l.OutputBytes, Imports: k.Imports,
 		})
 	}
 	return r, agentapi.CheckSetReady(r)
+}
+
+// usual are the limits that the runs of each image ask for, by its serial number: the
+// same two times in a row are. So somebody who always asks for more than the defaults
+// finds boxes ready too, and one run that differs takes nobody's.
+type usual struct {
+	mu          sync.Mutex
+	last, twice map[string]*agentv1.Limits
+}
+
+// of gives those of an image; nil: no two runs in a row were alike.
+func (u *usual) of(image string) *agentv1.Limits {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.twice[image]
+}
+
+// note takes the limits of a run, and tells whether those of of have changed.
+func (u *usual) note(image string, l *agentv1.Limits) (changed bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.last == nil {
+		u.last, u.twice = map[string]*agentv1.Limits{}, map[string]*agentv1.Limits{}
+	}
+	alike := proto.Equal(u.last[image], l)
+	u.last[image] = l
+	if !alike || proto.Equal(u.twice[image], l) {
+		return false
+	}
+	u.twice[image] = l
+	return true
+}
+
+// noteUsual takes what a run asks for into account. One with an environment of its own
+// could have no box that was made for others.
+func (s *Service) noteUsual(start *agentv1.RunStart) {
+	if len(start.GetEnv()) == 0 && s.usual.note(start.GetImage(), start.GetLimits()) && s.o.Usual != nil {
+		s.o.Usual()
+	}
 }

@@ -9,6 +9,47 @@ import (
 	"github.com/pybox/pybox/host/policy"
 )
 
+// Boxes are made ready for what the last two runs in a row asked for.
+func TestReadyForWhatIsUsual(t *testing.T) {
+	calls := 0
+	b := newBench(t, nil, func(o *Options) { o.Usual = func() { calls++ } })
+	memory := func() int64 {
+		t.Helper()
+		r, err := b.Ready([]Ready{{Image: "stdlib", Count: 1}, {Image: "data", Count: 1}})
+		if err != nil || len(r.GetReady()) != 2 {
+			t.Fatalf("%v, %v", r, err)
+		}
+		if got := r.GetReady()[1].GetLimits().GetMemoryBytes(); got != 512<<20 {
+			t.Errorf("data: %d bytes of memory", got)
+		}
+		return r.GetReady()[0].GetLimits().GetMemoryBytes() >> 20
+	}
+	for i, step := range []struct {
+		ask         int64 // MiB
+		env         []string
+		want        int64
+		told        int
+		description string
+	}{
+		{ask: 512, want: 128, description: "once is no habit"},
+		{ask: 128, want: 128, description: "the default comes between"},
+		{ask: 512, want: 128, description: "in turns"},
+		{ask: 512, want: 512, told: 1, description: "twice in a row"},
+		{ask: 512, want: 512, told: 1, description: "and again"},
+		{ask: 128, want: 512, told: 1, description: "one that differs"},
+		{ask: 128, env: []string{"A=1"}, want: 512, told: 1, description: "one with an environment does not count"},
+		{ask: 128, want: 128, told: 2, description: "back to the default"},
+	} {
+		ask := policy.Ask{MemoryBytes: new(step.ask << 20)}
+		if _, err := b.Begin(Request{Image: "stdlib", Program: text("", source), Env: step.env, Ask: ask}); err != nil {
+			t.Fatal(err)
+		}
+		if got := memory(); got != step.want || calls != step.told {
+			t.Errorf("step %d, %s: ready for %d MiB, told %d times; want %d, %d", i, step.description, got, calls, step.want, step.told)
+		}
+	}
+}
+
 // What is kept ready is for the runs that ask for nothing but their image.
 func TestReady(t *testing.T) {
 	c := config.Default()

@@ -74,6 +74,9 @@ type Options struct {
 	// Before is called before the guest is asked for a run, on behalf of which ctx
 	// is; nil does nothing. It delays the run.
 	Before func(ctx context.Context)
+	// Usual is called when Ready would give something else than before, because runs
+	// ask for other limits than they did. It must not block. nil does nothing.
+	Usual func()
 	// QueueWait is how long a run may wait for room.
 	QueueWait time.Duration
 	Keep      Keeper
@@ -97,6 +100,8 @@ type Service struct {
 	closed bool
 	active map[string]*Run
 	lent   map[*Run]struct{} // those whose sinks are in use
+
+	usual usual
 
 	backlog    atomic.Int64 // bytes of output that wait for them
 	maxBacklog int64        // maxBacklog; tests have a smaller one
@@ -159,6 +164,7 @@ func (s *Service) Begin(r Request) (*Run, error) {
 		run.stop(nil)
 		return nil, err
 	}
+	s.noteUsual(run.start)
 	return run, nil
 }
 

@@ -68,6 +68,7 @@ type Agent struct {
 
 	readyMu sync.Mutex
 	ready   []*agentv1.ReadyState
+	asked   *agentv1.SetReadyRequest
 }
 
 // Restart is what a guest's reset looks like where its VMM starts it again and tells
@@ -113,6 +114,13 @@ func (a *Agent) Status(ctx context.Context, _ *connect.Request[agentv1.StatusReq
 	}), nil
 }
 
+// ReadyAsked gives what was asked for last; nil: nothing. The caller must not change it.
+func (a *Agent) ReadyAsked() *agentv1.SetReadyRequest {
+	a.readyMu.Lock()
+	defer a.readyMu.Unlock()
+	return a.asked
+}
+
 // SetReady implements the service: all boxes are ready at once, and none is ever taken.
 func (a *Agent) SetReady(_ context.Context, r *connect.Request[agentv1.SetReadyRequest]) (*connect.Response[agentv1.SetReadyResponse], error) {
 	if err := agentapi.CheckSetReady(r.Msg); err != nil {
@@ -120,7 +128,7 @@ func (a *Agent) SetReady(_ context.Context, r *connect.Request[agentv1.SetReadyR
 	}
 	a.readyMu.Lock()
 	defer a.readyMu.Unlock()
-	a.ready = nil
+	a.ready, a.asked = nil, r.Msg
 	for _, k := range r.Msg.GetReady() {
 		a.ready = append(a.ready, &agentv1.ReadyState{Image: k.GetImage(), Wanted: k.GetCount(), Ready: k.GetCount()})
 	}
