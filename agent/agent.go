@@ -50,8 +50,9 @@ type Config struct {
 	Version string
 	// BootID, KernelRelease and Machine are those of the running kernel.
 	BootID, KernelRelease, Machine string
-	// Stages are the steps of the boot in the order they ended.
+	// Stages are the steps of the boot in the order they ended, Steps those after it.
 	Stages []*agentv1.Stage
+	Steps  *Steps
 	// Runtimes are versions of what runs boxes, by name.
 	Runtimes map[string]string
 	// Wall is the clock that SetTime steps, Boot the one that records use.
@@ -106,6 +107,7 @@ func (s *Service) Hello(_ context.Context, r *connect.Request[agentv1.HelloReque
 	default:
 		s.c.Log.Info("hello", "host_version", host)
 	}
+	s.c.Steps.Note(stepHello, s.c.Boot())
 	return connect.NewResponse(&agentv1.HelloResponse{
 		ProtocolVersion: api.ProtocolVersion,
 		AgentVersion:    s.c.Version,
@@ -187,6 +189,7 @@ func (s *Service) Status(context.Context, *connect.Request[agentv1.StatusRequest
 		Cgroups:           uint32(boxes.Cgroups),
 		ShellEnabled:      s.c.Shell.Opened(),
 		Ready:             boxes.Ready,
+		Stages:            s.c.Steps.List(),
 	}), nil
 }
 

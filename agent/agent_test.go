@@ -55,7 +55,7 @@ func newTest(t *testing.T) (*Service, *fakeClock, *bytes.Buffer) {
 		Version: "1.0", BootID: "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0", KernelRelease: "6.12", Machine: "x86_64",
 		Stages:   []*agentv1.Stage{{Name: "kernel", EndedAtNs: 1}},
 		Runtimes: map[string]string{"crun": "1.21"},
-		Wall:     clock, Boot: func() time.Duration { return uptime },
+		Wall:     clock, Steps: NewSteps(func() time.Duration { return uptime }), Boot: func() time.Duration { return uptime },
 		Proc: goodProc(), Activity: new(Activity), Boxes: new(fakeBoxes), Shell: new(fakeShell),
 		Bulk: bulk.NewDesk(time.Minute),
 		Log:  slog.New(slog.NewTextHandler(log, nil)),

@@ -69,16 +69,26 @@ func newBoxes(ctx context.Context, c Config, pid1 *control.Client) (*box.Manager
 	}
 	return box.NewManager(box.Options{
 		StartEngine: func(ctx context.Context) (*engine.Engine, error) {
-			return engine.Start(ctx, engine.Options{
+			began := c.Boot()
+			e, err := engine.Start(ctx, engine.Options{
 				Root: filepath.Join(stateDir, "containerd/root"), State: filepath.Join(stateDir, "containerd/state"),
 				Crun: crunPath, Exe: exe, Log: c.Log,
 			})
+			if err == nil {
+				c.Steps.Note(stepEngine, began)
+			}
+			return e, err
 		},
 		Images: images.New(images.Options{
 			Sys: os.DirFS("/sys"), Dev: "/dev", Dir: filepath.Join(stateDir, "images"), System: images.Kernel{},
-			Preread: func(root string) { readAhead(root, c.Log) }, PrereadWait: prereadWait,
+			Preread: func(root string) {
+				began := c.Boot()
+				readAhead(root, c.Log)
+				c.Steps.Note(filepath.Base(root), began)
+			},
+			PrereadWait: prereadWait,
 		}),
-		Room: room, Timers: pid1, Kernel: kmsg, Counters: parent, Activity: c.Activity.Begin, Boot: c.Boot, Log: c.Log,
+		Room: room, Timers: pid1, Kernel: kmsg, Counters: parent, Step: c.Steps.Note, Activity: c.Activity.Begin, Boot: c.Boot, Log: c.Log,
 		Arch: runtime.GOARCH, CgroupRoot: cgroupDir, Dir: filepath.Join(stateDir, "boxes"), Hooks: testHooks,
 	})
 }

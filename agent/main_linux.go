@@ -163,6 +163,7 @@ func systemConfig(version string, log *slog.Logger) (Config, error) {
 		Runtimes:      withContainerd(versions(runtimes)),
 		Wall:          systemClock{},
 		Boot:          boottime.Now,
+		Steps:         NewSteps(boottime.Now),
 		Proc:          os.DirFS("/proc"),
 		Activity:      new(Activity),
 		Log:           log,

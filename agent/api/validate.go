@@ -60,13 +60,7 @@ func ValidateHello(m *agentv1.HelloResponse) error {
 	c.check("boot id", isUUID(m.GetBootId()))
 	c.text("kernel release", m.GetKernelRelease(), 1, maxVersion)
 	c.word("machine", m.GetMachine(), 32)
-	c.check("number of stages", len(m.GetStages()) <= maxStages)
-	var last int64
-	for _, s := range m.GetStages() {
-		c.word("stage name", s.GetName(), 32)
-		c.check("stage time", isTime(s.GetEndedAtNs()) && s.GetEndedAtNs() >= last)
-		last = s.GetEndedAtNs()
-	}
+	c.stages(m.GetStages())
 	c.check("number of runtime versions", len(m.GetRuntimeVersions()) <= maxRuntimes)
 	for name, version := range m.GetRuntimeVersions() {
 		c.word("runtime name", name, 32)
@@ -111,6 +105,7 @@ func ValidateStatus(m *agentv1.StatusResponse) error {
 		}
 		c.text("trouble with ready boxes", r.GetTrouble(), 0, MaxSentence)
 	}
+	c.stages(m.GetStages())
 	return c.err
 }
 
@@ -118,6 +113,17 @@ func validateOpenShell(m *agentv1.OpenShellResponse) error {
 	c := checker{what: "shell"}
 	c.check("host key", len(m.GetHostKey()) == KeyBytes)
 	return c.err
+}
+
+// stages holds steps of the boot to their order.
+func (c *checker) stages(all []*agentv1.Stage) {
+	c.check("number of stages", len(all) <= maxStages)
+	var last int64
+	for _, s := range all {
+		c.word("stage name", s.GetName(), 32)
+		c.check("stage time", isTime(s.GetEndedAtNs()) && s.GetEndedAtNs() >= last && s.GetBeganAtNs() >= 0 && s.GetBeganAtNs() <= s.GetEndedAtNs())
+		last = s.GetEndedAtNs()
+	}
 }
 
 // checker keeps the first bound that what broke.

@@ -38,6 +38,8 @@ func TestValidateHello(t *testing.T) {
 		"stages out of order":  func(m *agentv1.HelloResponse) { slices.Reverse(m.Stages) },
 		"negative stage":       func(m *agentv1.HelloResponse) { m.Stages[0].EndedAtNs = -1 },
 		"stage in 300 years":   func(m *agentv1.HelloResponse) { m.Stages[1].EndedAtNs = math.MaxInt64 },
+		"stage began after it": func(m *agentv1.HelloResponse) { m.Stages[0].BeganAtNs = m.Stages[0].EndedAtNs + 1 },
+		"stage began before 0": func(m *agentv1.HelloResponse) { m.Stages[0].BeganAtNs = -1 },
 		"stage without name":   func(m *agentv1.HelloResponse) { m.Stages[0].Name = "" },
 		"nil stage":            func(m *agentv1.HelloResponse) { m.Stages[0] = nil },
 		"17 runtimes": func(m *agentv1.HelloResponse) {
@@ -69,6 +71,9 @@ func TestValidateStatusAndTime(t *testing.T) {
 		"17 kinds ready":       &agentv1.StatusResponse{Ready: slices.Repeat([]*agentv1.ReadyState{{Image: "img-0123456789abcdef"}}, 17)},
 		"17 ready":             &agentv1.StatusResponse{Ready: []*agentv1.ReadyState{{Image: "img-0123456789abcdef", Ready: 17}}},
 		"ready in no image":    &agentv1.StatusResponse{Ready: []*agentv1.ReadyState{{Image: "stdlib"}}},
+		"33 stages":            &agentv1.StatusResponse{Stages: slices.Repeat([]*agentv1.Stage{{Name: "hello", EndedAtNs: 1}}, 33)},
+		"stages out of order":  &agentv1.StatusResponse{Stages: []*agentv1.Stage{{Name: "hello", EndedAtNs: 2}, {Name: "engine", EndedAtNs: 1}}},
+		"stage began after it": &agentv1.StatusResponse{Stages: []*agentv1.Stage{{Name: "hello", BeganAtNs: 2, EndedAtNs: 1}}},
 		"trouble with ESC":     &agentv1.StatusResponse{Ready: []*agentv1.ReadyState{{Image: "img-0123456789abcdef", Trouble: "\x1b[2J"}}},
 		"time: clock":          &agentv1.SetTimeResponse{GuestUnixNs: math.MinInt64},
 		"time: uptime":         &agentv1.SetTimeResponse{GuestBootNs: -1},

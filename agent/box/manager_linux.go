@@ -61,6 +61,8 @@ type Options struct {
 	Kernel      *oom.Log
 	// Counters is the parent of every box's cgroup.
 	Counters *counters.Parent
+	// Step notes that a step which began then has ended; of each name the first counts.
+	Step func(name string, began time.Duration)
 	// Activity counts a run until its end is called.
 	Activity func() (end func())
 	Boot     boottime.Clock

@@ -129,6 +129,7 @@ func (m *Manager) makeAhead(ctx context.Context, p plan) (*waiting, error) {
 		case <-l.ctx.Done():
 		}
 	}()
+	m.o.Step("ready-"+p.image, time.Duration(l.rec.GetRequestedAtNs()))
 	return w, nil
 }
 

@@ -192,7 +192,10 @@ type Stage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Guest's CLOCK_BOOTTIME at its end, in nanoseconds.
-	EndedAtNs     int64 `protobuf:"varint,2,opt,name=ended_at_ns,json=endedAtNs,proto3" json:"ended_at_ns,omitempty"`
+	EndedAtNs int64 `protobuf:"varint,2,opt,name=ended_at_ns,json=endedAtNs,proto3" json:"ended_at_ns,omitempty"`
+	// The same at its beginning, for one that goes on beside others. 0: when the one
+	// before it ended.
+	BeganAtNs     int64 `protobuf:"varint,3,opt,name=began_at_ns,json=beganAtNs,proto3" json:"began_at_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -237,6 +240,13 @@ func (x *Stage) GetName() string {
 func (x *Stage) GetEndedAtNs() int64 {
 	if x != nil {
 		return x.EndedAtNs
+	}
+	return 0
+}
+
+func (x *Stage) GetBeganAtNs() int64 {
+	if x != nil {
+		return x.BeganAtNs
 	}
 	return 0
 }
@@ -446,7 +456,11 @@ type StatusResponse struct {
 	// Whether a shell was opened in this boot.
 	ShellEnabled bool `protobuf:"varint,16,opt,name=shell_enabled,json=shellEnabled,proto3" json:"shell_enabled,omitempty"`
 	// What SetReady asked for, and what there is of it, in the same order.
-	Ready         []*ReadyState `protobuf:"bytes,17,rep,name=ready,proto3" json:"ready,omitempty"`
+	Ready []*ReadyState `protobuf:"bytes,17,rep,name=ready,proto3" json:"ready,omitempty"`
+	// Stages that ended after those of the hello, in the order they ended, at most 32: the
+	// first hello ("hello"), what makes boxes ("engine"), and by its serial what boxes of an
+	// image need: it was read ahead ("img-…"), a first box is ready ("ready-img-…").
+	Stages        []*Stage `protobuf:"bytes,18,rep,name=stages,proto3" json:"stages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -596,6 +610,13 @@ func (x *StatusResponse) GetShellEnabled() bool {
 func (x *StatusResponse) GetReady() []*ReadyState {
 	if x != nil {
 		return x.Ready
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetStages() []*Stage {
+	if x != nil {
+		return x.Stages
 	}
 	return nil
 }
@@ -3829,10 +3850,11 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\rshell_enabled\x18\b \x01(\bR\fshellEnabled\x1aB\n" +
 	"\x14RuntimeVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\";\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"[\n" +
 	"\x05Stage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
-	"\vended_at_ns\x18\x02 \x01(\x03R\tendedAtNs\"q\n" +
+	"\vended_at_ns\x18\x02 \x01(\x03R\tendedAtNs\x12\x1e\n" +
+	"\vbegan_at_ns\x18\x03 \x01(\x03R\tbeganAtNs\"q\n" +
 	"\x0eSetTimeRequest\x12 \n" +
 	"\fhost_unix_ns\x18\x01 \x01(\x03R\n" +
 	"hostUnixNs\x12\"\n" +
@@ -3843,7 +3865,7 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\astepped\x18\x02 \x01(\bR\astepped\x12\x1a\n" +
 	"\bdeferred\x18\x03 \x01(\tR\bdeferred\x12\"\n" +
 	"\rguest_boot_ns\x18\x04 \x01(\x03R\vguestBootNs\"\x0f\n" +
-	"\rStatusRequest\"\xc5\x04\n" +
+	"\rStatusRequest\"\xf4\x04\n" +
 	"\x0eStatusResponse\x12&\n" +
 	"\x0fmem_total_bytes\x18\x01 \x01(\x03R\rmemTotalBytes\x12.\n" +
 	"\x13mem_available_bytes\x18\x02 \x01(\x03R\x11memAvailableBytes\x12\x1b\n" +
@@ -3865,7 +3887,8 @@ const file_agent_api_v1_agent_proto_rawDesc = "" +
 	"\awaiting\x18\x0e \x01(\rR\awaiting\x12\x18\n" +
 	"\acgroups\x18\x0f \x01(\rR\acgroups\x12#\n" +
 	"\rshell_enabled\x18\x10 \x01(\bR\fshellEnabled\x120\n" +
-	"\x05ready\x18\x11 \x03(\v2\x1a.pybox.agent.v1.ReadyStateR\x05ready\"\x82\x01\n" +
+	"\x05ready\x18\x11 \x03(\v2\x1a.pybox.agent.v1.ReadyStateR\x05ready\x12-\n" +
+	"\x06stages\x18\x12 \x03(\v2\x15.pybox.agent.v1.StageR\x06stages\"\x82\x01\n" +
 	"\n" +
 	"ReadyState\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\x16\n" +
@@ -4183,82 +4206,83 @@ var file_agent_api_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: pybox.agent.v1.HelloResponse.stages:type_name -> pybox.agent.v1.Stage
 	49, // 1: pybox.agent.v1.HelloResponse.runtime_versions:type_name -> pybox.agent.v1.HelloResponse.RuntimeVersionsEntry
 	7,  // 2: pybox.agent.v1.StatusResponse.ready:type_name -> pybox.agent.v1.ReadyState
-	11, // 3: pybox.agent.v1.RunRequest.start:type_name -> pybox.agent.v1.RunStart
-	13, // 4: pybox.agent.v1.RunRequest.file:type_name -> pybox.agent.v1.RunFile
-	14, // 5: pybox.agent.v1.RunRequest.go:type_name -> pybox.agent.v1.RunGo
-	12, // 6: pybox.agent.v1.RunStart.limits:type_name -> pybox.agent.v1.Limits
-	21, // 7: pybox.agent.v1.RunEvent.queued:type_name -> pybox.agent.v1.Queued
-	22, // 8: pybox.agent.v1.RunEvent.admitted:type_name -> pybox.agent.v1.Admitted
-	2,  // 9: pybox.agent.v1.RunEvent.stage:type_name -> pybox.agent.v1.Stage
-	24, // 10: pybox.agent.v1.RunEvent.checks:type_name -> pybox.agent.v1.Checks
-	25, // 11: pybox.agent.v1.RunEvent.started:type_name -> pybox.agent.v1.Started
-	26, // 12: pybox.agent.v1.RunEvent.output:type_name -> pybox.agent.v1.Output
-	27, // 13: pybox.agent.v1.RunEvent.sample:type_name -> pybox.agent.v1.Sample
-	28, // 14: pybox.agent.v1.RunEvent.exited:type_name -> pybox.agent.v1.Exited
-	38, // 15: pybox.agent.v1.RunEvent.record:type_name -> pybox.agent.v1.RunRecord
-	36, // 16: pybox.agent.v1.RunEvent.cleanup:type_name -> pybox.agent.v1.Cleanup
-	17, // 17: pybox.agent.v1.RunEvent.left_file:type_name -> pybox.agent.v1.LeftFile
-	16, // 18: pybox.agent.v1.RunEvent.taken:type_name -> pybox.agent.v1.Taken
-	23, // 19: pybox.agent.v1.Taken.checks:type_name -> pybox.agent.v1.Check
-	17, // 20: pybox.agent.v1.Left.files:type_name -> pybox.agent.v1.LeftFile
-	19, // 21: pybox.agent.v1.Left.others:type_name -> pybox.agent.v1.NotReturned
-	20, // 22: pybox.agent.v1.Left.unlisted:type_name -> pybox.agent.v1.LeftCount
-	23, // 23: pybox.agent.v1.Checks.checks:type_name -> pybox.agent.v1.Check
-	29, // 24: pybox.agent.v1.Exited.ending:type_name -> pybox.agent.v1.Ending
-	30, // 25: pybox.agent.v1.Exited.exit:type_name -> pybox.agent.v1.Exit
-	31, // 26: pybox.agent.v1.Counters.memory_peak_bytes:type_name -> pybox.agent.v1.Number
-	31, // 27: pybox.agent.v1.Counters.pids_peak:type_name -> pybox.agent.v1.Number
-	31, // 28: pybox.agent.v1.Counters.cpu_usec:type_name -> pybox.agent.v1.Number
-	31, // 29: pybox.agent.v1.Counters.throttled_periods:type_name -> pybox.agent.v1.Number
-	31, // 30: pybox.agent.v1.Counters.throttled_usec:type_name -> pybox.agent.v1.Number
-	31, // 31: pybox.agent.v1.Counters.oom:type_name -> pybox.agent.v1.Number
-	31, // 32: pybox.agent.v1.Counters.oom_kill:type_name -> pybox.agent.v1.Number
-	31, // 33: pybox.agent.v1.Counters.oom_group_kill:type_name -> pybox.agent.v1.Number
-	31, // 34: pybox.agent.v1.Counters.pids_max_hits:type_name -> pybox.agent.v1.Number
-	31, // 35: pybox.agent.v1.Counters.periods:type_name -> pybox.agent.v1.Number
-	35, // 36: pybox.agent.v1.Cleanup.confirmations:type_name -> pybox.agent.v1.Confirmation
-	29, // 37: pybox.agent.v1.RunRecord.ending:type_name -> pybox.agent.v1.Ending
-	30, // 38: pybox.agent.v1.RunRecord.exit:type_name -> pybox.agent.v1.Exit
-	23, // 39: pybox.agent.v1.RunRecord.checks:type_name -> pybox.agent.v1.Check
-	2,  // 40: pybox.agent.v1.RunRecord.stages:type_name -> pybox.agent.v1.Stage
-	32, // 41: pybox.agent.v1.RunRecord.counters:type_name -> pybox.agent.v1.Counters
-	27, // 42: pybox.agent.v1.RunRecord.samples:type_name -> pybox.agent.v1.Sample
-	33, // 43: pybox.agent.v1.RunRecord.stdout:type_name -> pybox.agent.v1.Printed
-	33, // 44: pybox.agent.v1.RunRecord.stderr:type_name -> pybox.agent.v1.Printed
-	36, // 45: pybox.agent.v1.RunRecord.cleanup:type_name -> pybox.agent.v1.Cleanup
-	37, // 46: pybox.agent.v1.RunRecord.unknown:type_name -> pybox.agent.v1.Unknown
-	34, // 47: pybox.agent.v1.RunRecord.inputs:type_name -> pybox.agent.v1.FileSum
-	12, // 48: pybox.agent.v1.RunRecord.limits:type_name -> pybox.agent.v1.Limits
-	18, // 49: pybox.agent.v1.RunRecord.left:type_name -> pybox.agent.v1.Left
-	40, // 50: pybox.agent.v1.SetReadyRequest.ready:type_name -> pybox.agent.v1.Ready
-	12, // 51: pybox.agent.v1.Ready.limits:type_name -> pybox.agent.v1.Limits
-	12, // 52: pybox.agent.v1.BuildRequest.limits:type_name -> pybox.agent.v1.Limits
-	46, // 53: pybox.agent.v1.BuildEvent.end:type_name -> pybox.agent.v1.BuildEnd
-	29, // 54: pybox.agent.v1.BuildEnd.ending:type_name -> pybox.agent.v1.Ending
-	30, // 55: pybox.agent.v1.BuildEnd.exit:type_name -> pybox.agent.v1.Exit
-	0,  // 56: pybox.agent.v1.AgentService.Hello:input_type -> pybox.agent.v1.HelloRequest
-	3,  // 57: pybox.agent.v1.AgentService.SetTime:input_type -> pybox.agent.v1.SetTimeRequest
-	5,  // 58: pybox.agent.v1.AgentService.Status:input_type -> pybox.agent.v1.StatusRequest
-	8,  // 59: pybox.agent.v1.AgentService.PowerOff:input_type -> pybox.agent.v1.PowerOffRequest
-	10, // 60: pybox.agent.v1.AgentService.Run:input_type -> pybox.agent.v1.RunRequest
-	42, // 61: pybox.agent.v1.AgentService.CancelRun:input_type -> pybox.agent.v1.CancelRunRequest
-	44, // 62: pybox.agent.v1.AgentService.Build:input_type -> pybox.agent.v1.BuildRequest
-	47, // 63: pybox.agent.v1.AgentService.OpenShell:input_type -> pybox.agent.v1.OpenShellRequest
-	39, // 64: pybox.agent.v1.AgentService.SetReady:input_type -> pybox.agent.v1.SetReadyRequest
-	1,  // 65: pybox.agent.v1.AgentService.Hello:output_type -> pybox.agent.v1.HelloResponse
-	4,  // 66: pybox.agent.v1.AgentService.SetTime:output_type -> pybox.agent.v1.SetTimeResponse
-	6,  // 67: pybox.agent.v1.AgentService.Status:output_type -> pybox.agent.v1.StatusResponse
-	9,  // 68: pybox.agent.v1.AgentService.PowerOff:output_type -> pybox.agent.v1.PowerOffResponse
-	15, // 69: pybox.agent.v1.AgentService.Run:output_type -> pybox.agent.v1.RunEvent
-	43, // 70: pybox.agent.v1.AgentService.CancelRun:output_type -> pybox.agent.v1.CancelRunResponse
-	45, // 71: pybox.agent.v1.AgentService.Build:output_type -> pybox.agent.v1.BuildEvent
-	48, // 72: pybox.agent.v1.AgentService.OpenShell:output_type -> pybox.agent.v1.OpenShellResponse
-	41, // 73: pybox.agent.v1.AgentService.SetReady:output_type -> pybox.agent.v1.SetReadyResponse
-	65, // [65:74] is the sub-list for method output_type
-	56, // [56:65] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	2,  // 3: pybox.agent.v1.StatusResponse.stages:type_name -> pybox.agent.v1.Stage
+	11, // 4: pybox.agent.v1.RunRequest.start:type_name -> pybox.agent.v1.RunStart
+	13, // 5: pybox.agent.v1.RunRequest.file:type_name -> pybox.agent.v1.RunFile
+	14, // 6: pybox.agent.v1.RunRequest.go:type_name -> pybox.agent.v1.RunGo
+	12, // 7: pybox.agent.v1.RunStart.limits:type_name -> pybox.agent.v1.Limits
+	21, // 8: pybox.agent.v1.RunEvent.queued:type_name -> pybox.agent.v1.Queued
+	22, // 9: pybox.agent.v1.RunEvent.admitted:type_name -> pybox.agent.v1.Admitted
+	2,  // 10: pybox.agent.v1.RunEvent.stage:type_name -> pybox.agent.v1.Stage
+	24, // 11: pybox.agent.v1.RunEvent.checks:type_name -> pybox.agent.v1.Checks
+	25, // 12: pybox.agent.v1.RunEvent.started:type_name -> pybox.agent.v1.Started
+	26, // 13: pybox.agent.v1.RunEvent.output:type_name -> pybox.agent.v1.Output
+	27, // 14: pybox.agent.v1.RunEvent.sample:type_name -> pybox.agent.v1.Sample
+	28, // 15: pybox.agent.v1.RunEvent.exited:type_name -> pybox.agent.v1.Exited
+	38, // 16: pybox.agent.v1.RunEvent.record:type_name -> pybox.agent.v1.RunRecord
+	36, // 17: pybox.agent.v1.RunEvent.cleanup:type_name -> pybox.agent.v1.Cleanup
+	17, // 18: pybox.agent.v1.RunEvent.left_file:type_name -> pybox.agent.v1.LeftFile
+	16, // 19: pybox.agent.v1.RunEvent.taken:type_name -> pybox.agent.v1.Taken
+	23, // 20: pybox.agent.v1.Taken.checks:type_name -> pybox.agent.v1.Check
+	17, // 21: pybox.agent.v1.Left.files:type_name -> pybox.agent.v1.LeftFile
+	19, // 22: pybox.agent.v1.Left.others:type_name -> pybox.agent.v1.NotReturned
+	20, // 23: pybox.agent.v1.Left.unlisted:type_name -> pybox.agent.v1.LeftCount
+	23, // 24: pybox.agent.v1.Checks.checks:type_name -> pybox.agent.v1.Check
+	29, // 25: pybox.agent.v1.Exited.ending:type_name -> pybox.agent.v1.Ending
+	30, // 26: pybox.agent.v1.Exited.exit:type_name -> pybox.agent.v1.Exit
+	31, // 27: pybox.agent.v1.Counters.memory_peak_bytes:type_name -> pybox.agent.v1.Number
+	31, // 28: pybox.agent.v1.Counters.pids_peak:type_name -> pybox.agent.v1.Number
+	31, // 29: pybox.agent.v1.Counters.cpu_usec:type_name -> pybox.agent.v1.Number
+	31, // 30: pybox.agent.v1.Counters.throttled_periods:type_name -> pybox.agent.v1.Number
+	31, // 31: pybox.agent.v1.Counters.throttled_usec:type_name -> pybox.agent.v1.Number
+	31, // 32: pybox.agent.v1.Counters.oom:type_name -> pybox.agent.v1.Number
+	31, // 33: pybox.agent.v1.Counters.oom_kill:type_name -> pybox.agent.v1.Number
+	31, // 34: pybox.agent.v1.Counters.oom_group_kill:type_name -> pybox.agent.v1.Number
+	31, // 35: pybox.agent.v1.Counters.pids_max_hits:type_name -> pybox.agent.v1.Number
+	31, // 36: pybox.agent.v1.Counters.periods:type_name -> pybox.agent.v1.Number
+	35, // 37: pybox.agent.v1.Cleanup.confirmations:type_name -> pybox.agent.v1.Confirmation
+	29, // 38: pybox.agent.v1.RunRecord.ending:type_name -> pybox.agent.v1.Ending
+	30, // 39: pybox.agent.v1.RunRecord.exit:type_name -> pybox.agent.v1.Exit
+	23, // 40: pybox.agent.v1.RunRecord.checks:type_name -> pybox.agent.v1.Check
+	2,  // 41: pybox.agent.v1.RunRecord.stages:type_name -> pybox.agent.v1.Stage
+	32, // 42: pybox.agent.v1.RunRecord.counters:type_name -> pybox.agent.v1.Counters
+	27, // 43: pybox.agent.v1.RunRecord.samples:type_name -> pybox.agent.v1.Sample
+	33, // 44: pybox.agent.v1.RunRecord.stdout:type_name -> pybox.agent.v1.Printed
+	33, // 45: pybox.agent.v1.RunRecord.stderr:type_name -> pybox.agent.v1.Printed
+	36, // 46: pybox.agent.v1.RunRecord.cleanup:type_name -> pybox.agent.v1.Cleanup
+	37, // 47: pybox.agent.v1.RunRecord.unknown:type_name -> pybox.agent.v1.Unknown
+	34, // 48: pybox.agent.v1.RunRecord.inputs:type_name -> pybox.agent.v1.FileSum
+	12, // 49: pybox.agent.v1.RunRecord.limits:type_name -> pybox.agent.v1.Limits
+	18, // 50: pybox.agent.v1.RunRecord.left:type_name -> pybox.agent.v1.Left
+	40, // 51: pybox.agent.v1.SetReadyRequest.ready:type_name -> pybox.agent.v1.Ready
+	12, // 52: pybox.agent.v1.Ready.limits:type_name -> pybox.agent.v1.Limits
+	12, // 53: pybox.agent.v1.BuildRequest.limits:type_name -> pybox.agent.v1.Limits
+	46, // 54: pybox.agent.v1.BuildEvent.end:type_name -> pybox.agent.v1.BuildEnd
+	29, // 55: pybox.agent.v1.BuildEnd.ending:type_name -> pybox.agent.v1.Ending
+	30, // 56: pybox.agent.v1.BuildEnd.exit:type_name -> pybox.agent.v1.Exit
+	0,  // 57: pybox.agent.v1.AgentService.Hello:input_type -> pybox.agent.v1.HelloRequest
+	3,  // 58: pybox.agent.v1.AgentService.SetTime:input_type -> pybox.agent.v1.SetTimeRequest
+	5,  // 59: pybox.agent.v1.AgentService.Status:input_type -> pybox.agent.v1.StatusRequest
+	8,  // 60: pybox.agent.v1.AgentService.PowerOff:input_type -> pybox.agent.v1.PowerOffRequest
+	10, // 61: pybox.agent.v1.AgentService.Run:input_type -> pybox.agent.v1.RunRequest
+	42, // 62: pybox.agent.v1.AgentService.CancelRun:input_type -> pybox.agent.v1.CancelRunRequest
+	44, // 63: pybox.agent.v1.AgentService.Build:input_type -> pybox.agent.v1.BuildRequest
+	47, // 64: pybox.agent.v1.AgentService.OpenShell:input_type -> pybox.agent.v1.OpenShellRequest
+	39, // 65: pybox.agent.v1.AgentService.SetReady:input_type -> pybox.agent.v1.SetReadyRequest
+	1,  // 66: pybox.agent.v1.AgentService.Hello:output_type -> pybox.agent.v1.HelloResponse
+	4,  // 67: pybox.agent.v1.AgentService.SetTime:output_type -> pybox.agent.v1.SetTimeResponse
+	6,  // 68: pybox.agent.v1.AgentService.Status:output_type -> pybox.agent.v1.StatusResponse
+	9,  // 69: pybox.agent.v1.AgentService.PowerOff:output_type -> pybox.agent.v1.PowerOffResponse
+	15, // 70: pybox.agent.v1.AgentService.Run:output_type -> pybox.agent.v1.RunEvent
+	43, // 71: pybox.agent.v1.AgentService.CancelRun:output_type -> pybox.agent.v1.CancelRunResponse
+	45, // 72: pybox.agent.v1.AgentService.Build:output_type -> pybox.agent.v1.BuildEvent
+	48, // 73: pybox.agent.v1.AgentService.OpenShell:output_type -> pybox.agent.v1.OpenShellResponse
+	41, // 74: pybox.agent.v1.AgentService.SetReady:output_type -> pybox.agent.v1.SetReadyResponse
+	66, // [66:75] is the sub-list for method output_type
+	57, // [57:66] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_agent_api_v1_agent_proto_init() }
