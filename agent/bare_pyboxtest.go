@@ -16,11 +16,12 @@ import (
 )
 
 // handleBare answers how long `python3 -I -S -c pass` takes in this guest without
-// a box: a process in the image's root, and nothing else. It is what the cost of a
-// box is compared with. The image must be mounted, which the first run does.
+// a box, or `python3 -c` with the query's code: a process in the image's root, and
+// nothing else. It is what the cost of a box is compared with. The image must be
+// mounted, which the first run does.
 func handleBare(s *api.Server) {
 	s.Handle(api.TestPath+"bare-python", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		took, err := barePython(r.URL.Query().Get("image"))
+		took, err := barePython(r.URL.Query().Get("image"), r.URL.Query().Get("code"))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -29,7 +30,7 @@ func handleBare(s *api.Server) {
 	}))
 }
 
-func barePython(image string) (time.Duration, error) {
+func barePython(image, code string) (time.Duration, error) {
 	if err := images.CheckSerial(image); err != nil {
 		return 0, err
 	}
@@ -37,7 +38,11 @@ func barePython(image string) (time.Duration, error) {
 	if _, err := os.Stat(filepath.Join(root, "usr/bin/python3")); err != nil {
 		return 0, err
 	}
-	cmd := exec.Command("/usr/bin/python3", "-I", "-S", "-c", "pass")
+	args := []string{"-I", "-S", "-c", "pass"}
+	if code != "" {
+		args = []string{"-c", code}
+	}
+	cmd := exec.Command("/usr/bin/python3", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
 	cmd.Dir, cmd.Env = "/", []string{"LANG=C.UTF-8"}
 	began := time.Now()

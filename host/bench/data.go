@@ -11,26 +11,175 @@ import (
 	"github.com/pybox/pybox/agent/api"
 	"github.com/pybox/pybox/agent/boxtest"
 	"github.com/pybox/pybox/guest/bundle"
+	"github.com/pybox/pybox/host/bench/report"
 	"github.com/pybox/pybox/vm"
 	"github.com/pybox/pybox/vm/qemu"
 )
 
 const (
+	groupData    = "The image `data`: numpy, pandas, matplotlib"
+	groupImports = "Imports, with byte code and without"
+
+	boxReady, boxCold = api.BoxReady, api.BoxCold
+
 	dataImage = "data"
-	// dataMemory is the machine's and the box's, in bytes.
+	// dataMachineMemory is the machine's, dataBoxMemory the box's, in bytes.
 	dataMachineMemory, dataBoxMemory = 2 << 30, 512 << 20
-	// dataRuns are measured of each import; without byte code, which takes much
+	// dataRuns are measured of each kind.
+	dataRuns = 6
+	// importRuns are measured of each import; without byte code, which takes much
 	// longer, one is.
-	dataRuns    = 3
+	importRuns  = 3
 	dataTimeout = 5 * time.Minute
+
+	pandas       = "import pandas\n"
+	bareDataName = "bare `python3 -c \"import pandas\"`, in the same guest"
 )
 
 // imports are the programs that are measured.
 var imports = []string{"numpy", "pandas", "matplotlib.pyplot", "numpy, pandas, matplotlib.pyplot"}
 
-// benchData measures how long imports take in the image "data", and in the same image
-// without byte code. Times are the program's own, from the go to its exit.
-func benchData(ctx context.Context, o options, r *report) error {
+// dataProgram is what runs in boxes of the image.
+func dataProgram(source string) boxtest.Program {
+	return boxtest.Program{Source: source, Memory: dataBoxMemory, PIDs: 64, MilliCPU: 1000, Timeout: dataTimeout, Eager: true}
+}
+
+// dataKind is a kind of box for a program that imports pandas.
+type dataKind struct {
+	id, name, kind string
+	imports        []string
+	// budget is of the ratio of the time until the exit is known; 0: none.
+	budget float64
+}
+
+var dataKinds = []dataKind{
+	{"preimported", "pandas imported ahead", boxReady, []string{"numpy", "pandas"}, 0.3},
+	{"ready", "in a ready box", boxReady, nil, 0},
+	{"cold", "in a box that is made for it", boxCold, nil, 0},
+}
+
+// benchData measures a program that imports pandas, beside the same in bare Python in
+// the same guest, in turns: in a box that had imported pandas already, in one that was
+// made ahead without, and in one that is made for it; the first by every way into PyBox
+// too.
+func benchData(ctx context.Context, o *options, r *report.Report) error {
+	if err := benchPandas(ctx, o, r); err != nil {
+		return err
+	}
+	return benchDataWays(ctx, o, r)
+}
+
+func benchPandas(ctx context.Context, o *options, r *report.Report) error {
+	b, disk, err := imageDisk(o.dataBundle)
+	if err != nil {
+		return err
+	}
+	g, leave, err := startGuest(ctx, b.Dir(), dataMachineMemory)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	g.Image = disk.Serial
+	if _, err := oneRun(ctx, g, dataProgram(pandas)); err != nil { // it is in the page cache then
+		return err
+	}
+	var bare []float64
+	var all []runTimes
+	for _, k := range dataKinds {
+		t, err := k.times(ctx, g)
+		if err != nil {
+			return fmt.Errorf("%s: %w", k.name, err)
+		}
+		bare, all = append(bare, t.bare...), append(all, t)
+	}
+	base := report.Figure{ID: "data.bare", Group: groupData, Name: bareDataName, Unit: "ms"}.Of(bare)
+	for i, k := range dataKinds {
+		f := func(id, name, note string) report.Figure {
+			return report.Figure{ID: "data." + k.id + "." + id, Group: groupData, Name: "`import pandas`, " + k.name + ": " + name, Unit: "ms", Note: note}
+		}
+		exit := f("exit", "request to exit known", "").Of(all[i].exit).Against(base)
+		if k.budget != 0 {
+			exit = exit.RatioAtMost(k.budget)
+		}
+		r.Add(exit, f("record", "request to record", "the box's removal confirmed").Of(all[i].record).Against(base))
+	}
+	r.Add(base)
+	return nil
+}
+
+// times runs the program in boxes of the kind, in turns with bare Python.
+func (k dataKind) times(ctx context.Context, g *boxtest.Guest) (runTimes, error) {
+	var t runTimes
+	p := dataProgram(pandas)
+	p.Imports = k.imports
+	rounds := func() error {
+		for range dataRuns {
+			if k.kind == boxReady {
+				if err := untilReady(ctx, g); err != nil {
+					return err
+				}
+			}
+			alone, err := bareTime(ctx, g, pandas)
+			if err != nil {
+				return err
+			}
+			out, err := goodRun(ctx, g, p, k.kind)
+			if err != nil {
+				return err
+			}
+			if !slices.Equal(out.Record.GetPreimported(), k.imports) {
+				return fmt.Errorf("the box had imported %q", out.Record.GetPreimported())
+			}
+			t.add(alone, out)
+		}
+		return nil
+	}
+	if k.kind == boxReady {
+		return t, whileReady(ctx, g, p, rounds)
+	}
+	return t, rounds()
+}
+
+// benchDataWays measures all ways to a box that has imported pandas.
+func benchDataWays(ctx context.Context, o *options, r *report.Report) error {
+	_, disk, err := imageDisk(o.dataBundle)
+	if err != nil {
+		return err
+	}
+	s, leave, err := newService(ctx, o, o.dataBundle, "[ready]\nstdlib = 0\ndata = 1\ndata_import = [\"numpy\", \"pandas\"]\n")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s.guest.Image = disk.Serial
+	all, end, err := s.ways(ctx, dataImage, pandas)
+	if err != nil {
+		return err
+	}
+	defer end()
+	var bare []float64
+	for i := range 1 + dataRuns {
+		alone, err := s.round(ctx, all, dataImage, boxReady, pandas, i > 0, nil)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			bare = append(bare, alone)
+		}
+	}
+	base := report.Figure{ID: "data.bare.clients", Group: groupData, Name: bareDataName + " that these use", Unit: "ms"}.Of(bare)
+	for _, x := range all {
+		r.Add(report.Figure{
+			ID: "data." + x.id, Group: groupData, Name: x.name + ", pandas imported ahead", Unit: "ms", Note: x.note,
+		}.Of(x.took).Against(base))
+	}
+	r.Add(base)
+	return nil
+}
+
+// benchImports measures how long imports take in the image, and in the same without byte
+// code. Times are the program's own, from the go to its exit.
+func benchImports(ctx context.Context, o *options, r *report.Report) error {
 	with, disk, err := imageDisk(o.dataBundle)
 	if err != nil {
 		return err
@@ -54,7 +203,7 @@ func benchData(ctx context.Context, o options, r *report) error {
 	}
 	defer g.Client.Close()
 	for _, names := range imports {
-		compiled, peak, err := importTime(ctx, g, disk.Serial, names, dataRuns)
+		compiled, peak, err := importTime(ctx, g, disk.Serial, names, importRuns)
 		if err != nil {
 			return err
 		}
@@ -62,53 +211,13 @@ func benchData(ctx context.Context, o options, r *report) error {
 		if err != nil {
 			return err
 		}
-		r.add(
-			row{Name: "import " + names, Value: compiled, Unit: "ms", Note: fmt.Sprintf("memory peak %.0f MiB", mib(peak))},
-			row{Name: "  without byte code", Value: sources, Unit: "ms"},
-			row{Name: "  ratio", Value: sources / compiled, Unit: "x"},
-		)
-	}
-	g.Image = disk.Serial
-	return benchImported(ctx, g, r)
-}
-
-// benchImported measures a run that finds pandas imported, beside the import in a box
-// that was made for it.
-func benchImported(ctx context.Context, g *boxtest.Guest, r *report) error {
-	ctx, cancel := context.WithTimeout(ctx, dataTimeout)
-	defer cancel()
-	p := boxtest.Program{
-		Source: "import pandas\n", Memory: dataBoxMemory, PIDs: 64, MilliCPU: 1000, Timeout: dataTimeout, Eager: true,
-	}
-	cold, err := g.Try(ctx, p)
-	if err != nil {
-		return err
-	}
-	p.Imports = []string{"numpy", "pandas"}
-	if err := g.AskReady(ctx, 1, p); err != nil {
-		return err
-	}
-	var exit []float64
-	for range dataRuns {
-		if err := g.UntilReady(ctx, 1); err != nil {
-			return err
+		f := func(id, name, note string) report.Figure {
+			return report.Figure{ID: "imports." + slug(names) + id, Group: groupImports, Name: "`import " + names + "`" + name, Unit: "ms", Note: note}
 		}
-		o, err := g.Try(ctx, p)
-		if err != nil {
-			return err
-		}
-		rec := o.Record
-		if o.Code() != 0 || rec.GetBoxKind() != api.BoxReady || !slices.Equal(rec.GetPreimported(), p.Imports) {
-			return fmt.Errorf("a run with pandas imported ahead: %s, %v", rec.GetBoxKind(), o)
-		}
-		exit = append(exit, float64(rec.GetExitedAtNs()-rec.GetRequestedAtNs())/1e6)
+		base := f(".plain", ", without byte code", "").Of(sources)
+		r.Add(f("", "", fmt.Sprintf("memory peak %.0f MiB", mib(peak))).Of(compiled).Against(base), base)
 	}
-	own := float64(cold.Record.GetExitedAtNs()-cold.Record.GetStartedAtNs()) / 1e6
-	r.add(
-		row{Name: "import pandas, imported ahead: request to exit known", Value: median(exit), Unit: "ms"},
-		row{Name: "  ratio to the import alone", Value: median(exit) / own, Unit: "x", Limit: 0.3},
-	)
-	return g.AskReady(ctx, 0, p)
+	return nil
 }
 
 // imageDisk is the disk of the image "data" in the bundle in dir.
@@ -125,24 +234,23 @@ func imageDisk(dir string) (*bundle.Bundle, vm.Disk, error) {
 	return b, vm.Disk{Path: b.Path(i.File), Serial: i.Serial}, nil
 }
 
-// importTime is the median time of a program that imports names, in milliseconds, and
-// the largest memory peak.
-func importTime(ctx context.Context, g *boxtest.Guest, image, names string, runs int) (took float64, peak int64, err error) {
+// importTime is how long a program that imports names takes, in milliseconds, and the
+// largest memory peak.
+func importTime(ctx context.Context, g *boxtest.Guest, image, names string, runs int) (took []float64, peak int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dataTimeout)
 	defer cancel()
 	g.Image = image
-	var times []float64
 	for range runs {
-		o, err := g.Try(ctx, boxtest.Program{Source: "import " + names + "\n", Memory: dataBoxMemory, PIDs: 64, MilliCPU: 1000, Timeout: dataTimeout})
+		o, err := g.Try(ctx, dataProgram("import "+names+"\n"))
 		if err != nil {
-			return 0, 0, err
+			return nil, 0, err
 		}
 		if o.Code() != 0 || len(o.Stderr) > 0 {
-			return 0, 0, fmt.Errorf("import %s: %v", names, o)
+			return nil, 0, fmt.Errorf("import %s: %v", names, o)
 		}
 		rec := o.Record
-		times = append(times, float64(rec.GetExitedAtNs()-rec.GetStartedAtNs())/1e6)
+		took = append(took, float64(rec.GetExitedAtNs()-rec.GetStartedAtNs())/1e6)
 		peak = max(peak, rec.GetCounters().GetMemoryPeakBytes().GetValue())
 	}
-	return median(times), peak, nil
+	return took, peak, nil
 }

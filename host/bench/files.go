@@ -9,33 +9,43 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"time"
 
+	"github.com/pybox/pybox/host/bench/report"
 	"github.com/pybox/pybox/host/receipt"
 	"github.com/pybox/pybox/vm"
 	"github.com/pybox/pybox/vm/qemu"
 	"github.com/pybox/pybox/vm/vmtest"
 )
 
-// filesRuns is how often benchFiles measures.
-const filesRuns = 5
+const (
+	groupFiles = "Files in and out"
+	// filesRuns is how often benchFiles measures.
+	filesRuns = 6
+)
+
+// filesTimes are those of benchFiles, in milliseconds.
+type filesTimes struct{ took, bare, written, collected, moved []float64 }
 
 // benchFiles measures a run that 64 MiB go into and come out of, as a whole process
 // with everything on the disk at its end, against the raw transfer of the same bytes
 // over our virtio socket device, both ways, in a guest that does nothing with them. The
 // same run without files is shown beside it: its box is made for it, which is no part of
 // what files cost.
-func benchFiles(ctx context.Context, o options, p person, r *report) error {
+func benchFiles(ctx context.Context, o *options, r *report.Report) error {
+	p, away, err := newPerson(ctx, o, o.bundle, noneReady)
+	if err != nil {
+		return err
+	}
+	defer away()
 	raw, leave, err := startSockets(ctx, o, qemu.Options{})
 	if err != nil {
 		return err
 	}
 	defer leave()
-	in, out := filepath.Join(p.home, "in"), filepath.Join(p.home, "out")
+	in := filepath.Join(p.home, "in")
 	if err := writeNoise(in, bulkBytes); err != nil {
 		return err
 	}
-	defer os.Remove(in)
 	// What it leaves is a new file without another 64 MiB of its own work.
 	program, err := p.write("rename.py", "import os\nos.rename('in', 'out')\n")
 	if err != nil {
@@ -45,49 +55,60 @@ func benchFiles(ctx context.Context, o options, p person, r *report) error {
 	if err != nil {
 		return err
 	}
-	var took, bare, written, collected, moved, ratio []float64
-	for range filesRuns {
-		// In turns, so that whatever else this host does meets all.
-		one, err := bothWays(ctx, raw)
-		if err != nil {
-			return err
-		}
-		moved = append(moved, one)
-		began := time.Now()
-		if _, err := p.run(ctx, "exec", "--quiet", "--timeout", "30", "--memory", "512MiB", nothing); err != nil {
-			return err
-		}
-		bare = append(bare, ms(time.Since(began)))
-		began = time.Now()
-		if _, err := p.run(ctx, "exec", "--quiet", "--timeout", "30", "--memory", "512MiB", "--max-files-bytes", "64MiB",
-			"--input", in, "--output", out, program); err != nil {
-			return err
-		}
-		took = append(took, ms(time.Since(began)))
-		ratio = append(ratio, took[len(took)-1]/one)
-		rec, err := p.last(ctx)
-		if err != nil {
-			return err
-		}
-		f := rec.Program.Files
-		if len(f) != 1 || !f[0].Returned || f[0].Bytes != bulkBytes || len(rec.Configured.Inputs) != 1 || *f[0].SHA256 != *rec.Configured.Inputs[0].SHA256 {
-			return fmt.Errorf("the files of the run %s are not those that they should be: %+v, %+v", rec.Run.ID, rec.Configured.Inputs, f)
-		}
-		written = append(written, stageOf(rec, "files written"))
-		collected = append(collected, stageOf(rec, "files collected"))
-		if err := os.RemoveAll(out); err != nil {
+	if _, err := p.run(ctx, "exec", "--quiet", nothing); err != nil { // the VM runs then
+		return err
+	}
+	var t filesTimes
+	for range o.times(filesRuns) {
+		if err := p.filesOnce(ctx, raw, &t, in, program, nothing); err != nil {
 			return err
 		}
 	}
-	r.add(
-		row{Name: "pybox exec with 64 MiB in and out: the whole process", Value: median(took), Unit: "ms", Note: "cold, synced to the disk"},
-		row{Name: "  of it files going into the box", Value: median(written), Unit: "ms", Note: "a stage of the receipt"},
-		row{Name: "  of it files coming out of the box", Value: median(collected), Unit: "ms", Note: "a stage of the receipt"},
-		row{Name: "  the same run without files", Value: median(bare), Unit: "ms", Note: "cold"},
-		row{Name: "  the same bytes over the raw socket", Value: median(moved), Unit: "ms", Note: "both ways"},
-		row{Name: "  ratio of the whole to that", Value: median(ratio), Unit: "x", Limit: 3},
-	)
+	t.report(r)
 	return nil
+}
+
+// filesOnce measures all in turns, so that whatever else this host does meets all.
+func (p person) filesOnce(ctx context.Context, raw vm.Machine, t *filesTimes, in, program, nothing string) error {
+	moved, err := bothWays(ctx, raw)
+	if err != nil {
+		return err
+	}
+	bare, err := p.spend(ctx, "", "exec", "--quiet", "--timeout", "30", "--memory", "512MiB", nothing)
+	if err != nil {
+		return err
+	}
+	out := filepath.Join(p.home, "out")
+	took, err := p.spend(ctx, "", "exec", "--quiet", "--timeout", "30", "--memory", "512MiB", "--max-files-bytes", "64MiB",
+		"--input", in, "--output", out, program)
+	if err != nil {
+		return err
+	}
+	rec, err := p.last(ctx)
+	if err != nil {
+		return err
+	}
+	f := rec.Program.Files
+	if len(f) != 1 || !f[0].Returned || f[0].Bytes != bulkBytes || len(rec.Configured.Inputs) != 1 || *f[0].SHA256 != *rec.Configured.Inputs[0].SHA256 {
+		return fmt.Errorf("the files of the run %s are not those that they should be: %+v, %+v", rec.Run.ID, rec.Configured.Inputs, f)
+	}
+	t.moved, t.bare, t.took = append(t.moved, moved), append(t.bare, ms(bare.wall)), append(t.took, ms(took.wall))
+	t.written, t.collected = append(t.written, stageOf(rec, "files written")), append(t.collected, stageOf(rec, "files collected"))
+	return os.RemoveAll(out)
+}
+
+func (t *filesTimes) report(r *report.Report) {
+	f := func(id, name, note string) report.Figure {
+		return report.Figure{ID: "files." + id, Group: groupFiles, Name: name, Unit: "ms", Note: note}
+	}
+	raw := f("raw", "the same bytes over the raw socket", "both ways, another guest").Of(t.moved)
+	r.Add(
+		f("whole", "`pybox exec` with 64 MiB in and out, the whole process", "cold, synced to the disk").Of(t.took).Against(raw).RatioAtMost(3),
+		f("in", "of it files going into the box", "a stage of the receipt").Of(t.written).In("files.whole"),
+		f("out", "of it files coming out of the box", "a stage of the receipt").Of(t.collected).In("files.whole"),
+		f("none", "the same run without files", "cold").Of(t.bare),
+		raw,
+	)
 }
 
 // writeNoise writes a file that does not compress.

@@ -1,128 +1,144 @@
-//go:build linux
-
-// Command bench measures what a VM costs, on this host, and holds the figures to
-// PyBox's budgets where they are ratios of one run. 'make bench' runs it.
+// Command bench measures what PyBox costs, on this host, and tells it as a report: see
+// package report. 'make bench' runs it. It is no test: what it says depends on the
+// machine, and only ratios of one report are held to budgets.
 package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
-	"text/tabwriter"
+
+	"github.com/pybox/pybox/host/bench/report"
 )
 
-// row is one figure.
-type row struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`
-	// Limit is the budget, at most or (AtLeast) at least; 0 is none.
-	Limit   float64 `json:"limit,omitempty"`
-	AtLeast bool    `json:"at_least,omitempty"`
-	Note    string  `json:"note,omitempty"`
-}
+const usage = `usage:
+  bench measure --pybox FILE --bundle DIR --test-bundle DIR … --json FILE
+  bench page --json FILE --dir DIR     performance.md, .svg and .json from a report
+  bench check --json FILE --baseline FILE
+                                       fails where a figure has become clearly worse
+`
 
-func (r row) missed() bool {
-	if r.Limit == 0 {
-		return false
-	}
-	if r.AtLeast {
-		return r.Value < r.Limit
-	}
-	return r.Value > r.Limit
-}
-
-// report is what --json writes.
-type report struct {
-	Schema       string `json:"schema"`
-	Acceleration string `json:"acceleration"`
-	VMM          string `json:"vmm"`
-	Rows         []row  `json:"rows"`
-}
+// errFailed: what is to be said has been said.
+var errFailed = errors.New("failed")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var o options
-	flag.StringVar(&o.bundle, "bundle", "", "folder of the guest bundle")
-	flag.StringVar(&o.testBundle, "test-bundle", "", "folder of the guest bundle of the tests")
-	flag.StringVar(&o.dataBundle, "data-bundle", "", "folder of the guest bundle of the tests with the image data")
-	flag.StringVar(&o.plainBundle, "plain-bundle", "", "folder of a bundle whose image data has no byte code; empty: imports are not measured")
-	flag.StringVar(&o.pybox, "pybox", "", "the pybox to measure")
-	flag.IntVar(&o.starts, "starts", 5, "how many starts to measure")
-	out := flag.String("json", "", "file to write the figures to")
-	flag.Parse()
-	missed, err := run(ctx, o, *out)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
 	switch {
-	case err != nil:
+	case err == nil:
+		return
+	case !errors.Is(err, errFailed):
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	case missed:
-		os.Exit(1)
 	}
+	os.Exit(1)
 }
 
+func run(ctx context.Context, args []string, w io.Writer) error {
+	if len(args) == 0 {
+		return errors.New(usage)
+	}
+	f := flag.NewFlagSet("bench "+args[0], flag.ContinueOnError)
+	file := f.String("json", "", "the report")
+	switch args[0] {
+	case "measure":
+		o := measureFlags(f)
+		if err := f.Parse(args[1:]); err != nil {
+			return errFailed
+		}
+		return measure(ctx, o, *file, w)
+	case "page":
+		dir := f.String("dir", "docs", "folder of the page")
+		if err := f.Parse(args[1:]); err != nil {
+			return errFailed
+		}
+		return writePage(*file, *dir)
+	case "check":
+		baseline := f.String("baseline", "docs/performance.json", "the report that it is held to")
+		if err := f.Parse(args[1:]); err != nil {
+			return errFailed
+		}
+		return check(*file, *baseline, w)
+	case doorCommand:
+		return runDaemon(ctx, args[1:])
+	}
+	return errors.New(usage)
+}
+
+// options say what is measured.
 type options struct {
-	bundle, testBundle, dataBundle, plainBundle, pybox string
-	starts                                             int
+	bundle, testBundle, dataBundle, plainBundle, peersDisk, pybox, commit, only string
+	quick                                                                       bool
 }
 
-func run(ctx context.Context, o options, out string) (missed bool, err error) {
-	r := report{Schema: "pybox.bench/v1"}
-	if err := benchStart(ctx, o, &r); err != nil {
-		return false, fmt.Errorf("starts: %w", err)
-	}
-	if err := benchSockets(ctx, o, &r); err != nil {
-		return false, fmt.Errorf("sockets: %w", err)
-	}
-	if err := benchRuns(ctx, o, &r); err != nil {
-		return false, fmt.Errorf("runs: %w", err)
-	}
-	if err := benchReady(ctx, o, &r); err != nil {
-		return false, fmt.Errorf("ready runs: %w", err)
-	}
-	if o.plainBundle != "" {
-		if err := benchData(ctx, o, &r); err != nil {
-			return false, fmt.Errorf("imports: %w", err)
-		}
-	}
-	missed = r.print()
-	if out == "" {
-		return missed, nil
-	}
-	b, err := json.MarshalIndent(r, "", "  ")
+func measureFlags(f *flag.FlagSet) *options {
+	o := &options{}
+	f.StringVar(&o.pybox, "pybox", "bin/pybox", "the pybox to measure")
+	f.StringVar(&o.bundle, "bundle", "", "folder of its guest bundle")
+	f.StringVar(&o.testBundle, "test-bundle", "", "folder of the guest bundle of the tests")
+	f.StringVar(&o.dataBundle, "data-bundle", "", "folder of the same with the image data; empty: that is not measured")
+	f.StringVar(&o.plainBundle, "plain-bundle", "", "folder of a bundle whose image data has no byte code; empty: imports are not measured")
+	f.StringVar(&o.peersDisk, "peers-disk", "", "disk with the container engines that PyBox is compared with; empty: it is not")
+	f.StringVar(&o.commit, "commit", "", "the commit of the source, for the report")
+	f.StringVar(&o.only, "only", "", "groups to measure, with commas between; empty: all")
+	f.BoolVar(&o.quick, "quick", false, "fewer runs, neither imports nor other engines")
+	return o
+}
+
+// writePage writes what is told of the report in file into dir.
+func writePage(file, dir string) error {
+	r, err := readReport(file)
 	if err != nil {
-		return missed, err
+		return err
 	}
-	return missed, os.WriteFile(out, append(b, '\n'), 0o644)
+	b, err := r.Encode()
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{
+		report.PageName: report.Page(r), report.PlotName: report.Plot(r), report.JSONName: b,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (r *report) add(rows ...row) { r.Rows = append(r.Rows, rows...) }
-
-// print writes the table and tells whether a budget was missed.
-func (r *report) print() (missed bool) {
-	fmt.Printf("%s, acceleration %s\n\n", r.VMM, r.Acceleration)
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "figure\tmeasured\tbudget\t")
-	for _, x := range r.Rows {
-		budget := ""
-		if x.Limit != 0 {
-			word := "at most"
-			if x.AtLeast {
-				word = "at least"
-			}
-			budget = fmt.Sprintf("%s %g", word, x.Limit)
-		}
-		if x.missed() {
-			budget += "  MISSED"
-			missed = true
-		}
-		fmt.Fprintf(w, "%s\t%.3g %s\t%s\t%s\n", x.Name, x.Value, x.Unit, budget, x.Note)
+// check holds the report in file to that in baseline.
+func check(file, baseline string, w io.Writer) error {
+	now, err := readReport(file)
+	if err != nil {
+		return err
 	}
-	w.Flush()
-	return missed
+	then, err := readReport(baseline)
+	if err != nil {
+		return err
+	}
+	c := report.Compare(then, now)
+	if _, err := io.WriteString(w, c.String()); err != nil {
+		return err
+	}
+	if len(c.Losses) > 0 {
+		return errFailed
+	}
+	return nil
+}
+
+func readReport(file string) (*report.Report, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	r, err := report.Decode(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
 }

@@ -3,83 +3,121 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
-	"strings"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/pybox/pybox/host/bench/report"
+	"github.com/pybox/pybox/host/receipt"
 )
 
-// mcpCalls is how many calls of the MCP server are measured.
-const mcpCalls = 50
+// mcpCalls is how many calls are measured of what one costs the server.
+const mcpCalls = 40
 
-// benchMCP measures what a call of the MCP server's tool costs in CPU time of the
-// server's process, which is all that it adds to a run that 'pybox exec' asks for; and
-// what the process of 'pybox exec' costs.
-func benchMCP(ctx context.Context, p person, r *report) error {
-	idle, err := p.mcp(ctx, 0)
+// mcpServer is 'pybox mcp' with a client on its pipes.
+type mcpServer struct {
+	s       *service
+	cmd     *exec.Cmd
+	session *mcp.ClientSession
+}
+
+func (s *service) startMCP(ctx context.Context) (*mcpServer, error) {
+	cmd := s.command(context.WithoutCancel(ctx), "mcp")
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
+	session, err := client.Connect(ctx, &mcp.CommandTransport{Command: cmd}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("the MCP server: %w", err)
+	}
+	return &mcpServer{s, cmd, session}, nil
+}
+
+// call runs a program, and reads its receipt.
+func (m *mcpServer) call(ctx context.Context, image, source string) (time.Duration, *receipt.Receipt, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	began := time.Now()
+	answer, err := m.session.CallTool(ctx, &mcp.CallToolParams{
+		Name: "run_python", Arguments: map[string]any{"code": source, "image": image, "timeout": 30},
+	})
+	took := time.Since(began)
+	if err != nil {
+		return 0, nil, err
+	}
+	b, err := json.Marshal(answer.StructuredContent)
+	if err != nil {
+		return 0, nil, err
+	}
+	var said struct {
+		Receipt struct {
+			ID string `json:"id"`
+		} `json:"receipt"`
+	}
+	if err := json.Unmarshal(b, &said); err != nil || said.Receipt.ID == "" {
+		return 0, nil, fmt.Errorf("an answer without a receipt: %.300s", b)
+	}
+	rec, err := m.s.client.Receipt(ctx, said.Receipt.ID)
+	return took, rec, err
+}
+
+// end has the server end, by the end of its input.
+func (m *mcpServer) end() { _ = m.session.Close() }
+
+// benchMCP measures what a call costs the server's process in CPU time, which is all
+// that it adds to a run that 'pybox exec' asks for; and what the process of 'pybox exec'
+// costs.
+func (s *service) benchMCP(ctx context.Context, o *options, r *report.Report) error {
+	calls := o.times(mcpCalls)
+	idle, err := s.mcpCPU(ctx, 0)
 	if err != nil {
 		return err
 	}
-	busy, err := p.mcp(ctx, mcpCalls)
+	busy, err := s.mcpCPU(ctx, calls)
 	if err != nil {
 		return err
 	}
-	program, err := p.write("mcp.py", "print('x' * 100)\n")
+	program, err := s.write("mcp.py", "print('x' * 100)\n")
 	if err != nil {
 		return err
 	}
 	var alone []float64
-	for range coldRuns {
-		took, err := p.cpu(ctx, "", "exec", "--quiet", program)
+	for range o.times(20) {
+		took, err := s.spend(ctx, "", "exec", "--quiet", program)
 		if err != nil {
 			return err
 		}
 		alone = append(alone, ms(took.cpu))
 	}
-	r.add(
-		row{Name: "pybox mcp: CPU time of the server a call", Value: ms(busy-idle) / mcpCalls, Unit: "ms", Limit: 5, Note: fmt.Sprintf("%d calls", mcpCalls)},
-		row{Name: "  beside it: CPU time of a pybox exec", Value: median(alone), Unit: "ms"},
+	f := func(id, name, note string) report.Figure {
+		return report.Figure{ID: id, Group: groupClients, Name: name, Unit: "ms", Note: note}
+	}
+	r.Add(
+		f("mcp.cpu", "CPU time of the MCP server a call", fmt.Sprintf("of %d calls", calls)).Once(max(ms(busy-idle)/float64(calls), 0.001)).AtMost(5),
+		f("cli.cpu", "CPU time of a `pybox exec`", "the client's process alone").Of(alone),
 	)
 	return nil
 }
 
-// mcp is the CPU time of a server that answers n calls.
-func (p person) mcp(ctx context.Context, n int) (time.Duration, error) {
-	var in strings.Builder
-	fmt.Fprintln(&in, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`)
-	fmt.Fprintln(&in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	for i := range n {
-		fmt.Fprintf(&in, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"run_python","arguments":{"code":"print('x' * 100)","timeout":20}}}`+"\n", i+1)
-	}
-	took, err := p.cpu(ctx, in.String(), "mcp")
+// mcpCPU is the CPU time of a server that answers so many calls.
+func (s *service) mcpCPU(ctx context.Context, calls int) (time.Duration, error) {
+	m, err := s.startMCP(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if ok := bytes.Count(took.out, []byte(`"ok":true`)); ok != n {
-		return 0, fmt.Errorf("%d of %d calls ended well", ok, n)
+	for range calls {
+		if _, rec, err := m.call(ctx, "stdlib", "print('x' * 100)\n"); err != nil || rec.ExitCode() != 0 {
+			m.end()
+			return 0, fmt.Errorf("a call did not end as it should: %w", err)
+		}
 	}
-	return took.cpu, nil
-}
-
-// spent is what a command printed and took.
-type spent struct {
-	out []byte
-	cpu time.Duration
-}
-
-// cpu runs the command with a standard input.
-func (p person) cpu(ctx context.Context, stdin string, args ...string) (spent, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
-	defer cancel()
-	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(ctx, p.exe, args...)
-	cmd.Env = append(os.Environ(), "PYBOX_HOME="+p.home)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
-	if err := cmd.Run(); err != nil {
-		return spent{}, fmt.Errorf("pybox %v: %w\n%s", args, err, errs.Bytes())
+	m.end()
+	if m.cmd.ProcessState == nil {
+		return 0, fmt.Errorf("the MCP server has not ended")
 	}
-	return spent{out.Bytes(), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}, nil
+	return m.cmd.ProcessState.UserTime() + m.cmd.ProcessState.SystemTime(), nil
 }

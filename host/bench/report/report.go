@@ -76,7 +76,7 @@ type Figure struct {
 	Unit string `json:"unit"`
 	// MoreIsBetter is so of rates; of all else less is.
 	MoreIsBetter bool `json:"more_is_better,omitempty"`
-	// N is how many samples there were, P95 the smallest that is not below 95 % of them.
+	// N is how many samples there were; P95 is what 95 % of them are at least as good as.
 	N      int     `json:"n"`
 	Median float64 `json:"median"`
 	P95    float64 `json:"p95"`
@@ -110,11 +110,16 @@ func New(when time.Time) *Report {
 	return &Report{Schema: Schema, When: when.UTC().Truncate(time.Second)}
 }
 
-// Of is the figure with what the samples say, which must not be none.
+// Of is the figure with what the samples say, which must not be none; it knows already
+// whether more is better.
 func (f Figure) Of(samples []float64) Figure {
 	s := slices.Sorted(slices.Values(samples))
 	low, high := bounds(len(s))
-	f.N, f.Median, f.P95, f.Min = len(s), round(s[len(s)/2]), round(s[rank95(len(s))]), round(s[0])
+	at := rank95(len(s))
+	if f.MoreIsBetter {
+		at = len(s) - 1 - at
+	}
+	f.N, f.Median, f.P95, f.Min = len(s), round(s[len(s)/2]), round(s[at]), round(s[0])
 	f.Low, f.High = round(s[low]), round(s[high])
 	return f
 }
@@ -130,15 +135,21 @@ func (f Figure) Against(base Figure) Figure {
 	return f
 }
 
+// In is the figure as a part of that with the id whole.
+func (f Figure) In(whole string) Figure {
+	f.PartOf = whole
+	return f
+}
+
 // AtMost is the figure with a budget for its median.
 func (f Figure) AtMost(v float64) Figure {
 	f.Budget = &Budget{AtMost: v}
 	return f
 }
 
-// AtLeast is the figure with a budget for its median, of which more is better.
+// AtLeast is the figure with a budget for its median.
 func (f Figure) AtLeast(v float64) Figure {
-	f.Budget, f.MoreIsBetter = &Budget{AtLeast: v}, true
+	f.Budget = &Budget{AtLeast: v}
 	return f
 }
 

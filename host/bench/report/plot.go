@@ -1,0 +1,4 @@
+package report
+
+// Plot draws the distributions.
+func Plot(*Report) []byte { return nil }

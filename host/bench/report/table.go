@@ -1,0 +1,113 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// WriteTable writes the figures for a terminal. The error is w's.
+func (r *Report) WriteTable(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, group := range r.groups() {
+		fmt.Fprintf(t, "\n%s\tmedian\tp95\tratio\tbudget\t\n", group)
+		for _, f := range r.of(group) {
+			fmt.Fprintf(t, "%s%s\t%s\t%s\t%s\t%s\t%s\n", r.indent(f, "  "), f.Name, f.value(f.Median), f.p95(), f.ratio(), f.budget("MISSED"), f.Note)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, x := range r.Failed {
+		if _, err := fmt.Fprintf(w, "\nNOT MEASURED WHOLE: %s: %s\n", x.Group, x.Error); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// groups are the groups in the order in which they come first.
+func (r *Report) groups() []string {
+	var names []string
+	for _, f := range r.Figures {
+		if !slices.Contains(names, f.Group) {
+			names = append(names, f.Group)
+		}
+	}
+	return names
+}
+
+// of are the figures of a group.
+func (r *Report) of(group string) []Figure {
+	return slices.DeleteFunc(slices.Clone(r.Figures), func(f Figure) bool { return f.Group != group })
+}
+
+// indent is unit once for each figure that f is a part of, directly or not.
+func (r *Report) indent(f Figure, unit string) string {
+	for depth := 0; ; depth++ {
+		whole, ok := r.Figure(f.PartOf)
+		if !ok || depth > 3 {
+			return strings.Repeat(unit, depth)
+		}
+		f = whole
+	}
+}
+
+// Missed are the figures that do not keep to their budgets.
+func (r *Report) Missed() []Figure {
+	return slices.DeleteFunc(slices.Clone(r.Figures), func(f Figure) bool { return !f.Missed() })
+}
+
+// number is a value with three significant digits, and never an exponent.
+func number(v float64) string {
+	rounded, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 3, 64), 64)
+	if err != nil { // of no text that FormatFloat gives
+		rounded = v
+	}
+	return strconv.FormatFloat(rounded, 'f', -1, 64)
+}
+
+func (f Figure) value(v float64) string {
+	if f.Unit == "x" {
+		return number(v)
+	}
+	return number(v) + " " + f.Unit
+}
+
+func (f Figure) p95() string {
+	if f.N < 2 {
+		return ""
+	}
+	return f.value(f.P95)
+}
+
+func (f Figure) ratio() string {
+	if f.Ratio == nil {
+		return ""
+	}
+	return number(*f.Ratio)
+}
+
+// budget is what bounds the figure, followed by missed where it does not keep to it.
+func (f Figure) budget(missed string) string {
+	b := f.Budget
+	if b == nil {
+		return ""
+	}
+	text, v := "at most ", b.AtMost
+	if b.AtLeast != 0 {
+		text, v = "at least ", b.AtLeast
+	}
+	if b.OfRatio {
+		text = "ratio " + text + number(v)
+	} else {
+		text += f.value(v)
+	}
+	if f.Missed() {
+		text += " " + missed
+	}
+	return text
+}
