@@ -107,7 +107,7 @@ func (s *Service) Hello(_ context.Context, r *connect.Request[agentv1.HelloReque
 	default:
 		s.c.Log.Info("hello", "host_version", host)
 	}
-	s.c.Steps.Note(stepHello, s.c.Boot())
+	s.c.Steps.Note(stepHello, 0)
 	return connect.NewResponse(&agentv1.HelloResponse{
 		ProtocolVersion: api.ProtocolVersion,
 		AgentVersion:    s.c.Version,

@@ -31,8 +31,8 @@ type Steps struct {
 // NewSteps returns no steps; now is the clock of the boot's.
 func NewSteps(now boottime.Clock) *Steps { return &Steps{now: now} }
 
-// Note says that a step which began then has ended now. Only the first of a name
-// counts.
+// Note says that a step which began then has ended now; 0: it began when the one before
+// it ended. Only the first of a name counts.
 func (s *Steps) Note(name string, began time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -185,6 +185,7 @@ func TestE2EVMLife(t *testing.T) {
 			t.Errorf("start does not say %q:\n%s", s, out)
 		}
 	}
+	p.expectSteps()
 	s := p.status()
 	if s.State != api.StateRunning || s.VM.Driver != "qemu" || s.VM.FirstOutput.IsZero() || !s.Guest.Answering ||
 		s.Guest.Boxes != 0 || s.VM.KernelKind != "own" || !strings.HasPrefix(s.Guest.KernelRelease, "6.12.") {
@@ -232,6 +233,53 @@ func TestE2EVMLife(t *testing.T) {
 	if out := p.must("vm", "stop"); out != "The VM was not running.\n" {
 		t.Errorf("stop again: %q", out)
 	}
+}
+
+// expectSteps holds the steps of a start to their order, those too that end after it, and
+// to the whole: what is between two is the work of a third.
+func (p *person) expectSteps() {
+	p.t.Helper()
+	s := p.status()
+	for deadline := time.Now().Add(time.Minute); ; s = p.status() {
+		if s.Guest != nil && len(s.Guest.Ready) == 1 && s.Guest.Ready[0].FirstMS != nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("no box is ready: %+v", s.Guest)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	for source, want := range map[string]string{
+		"host":  "bundle verified, machine started, first guest output, agent answered, boxes asked for, clock set",
+		"guest": "kernel, init, agent, listening, hello",
+	} {
+		var names []string
+		var last, sum float64
+		for _, st := range s.Stages {
+			if st.Source != source {
+				continue
+			}
+			if st.MS < 0 || st.AtMS < last {
+				p.t.Errorf("%s took %.0f ms up to %.0f, after one that ended at %.0f", st.Name, st.MS, st.AtMS, last)
+			}
+			if last = st.AtMS; len(names) < strings.Count(want, ", ")+1 {
+				names = append(names, st.Name)
+				if sum += st.MS; sum < last-1 || sum > last+1 {
+					p.t.Errorf("up to %s the steps take %.0f ms, and end at %.0f", st.Name, sum, last)
+				}
+			}
+		}
+		if got := strings.Join(names, ", "); got != want {
+			p.t.Errorf("steps of the %s: %s; want %s", source, got, want)
+		}
+	}
+	out := p.must("vm", "status", "-v")
+	for _, line := range []string{"containerd and its shim", "read ahead: stdlib", "box ready: stdlib", "A first box of stdlib was ready"} {
+		if !strings.Contains(out, line) {
+			p.t.Errorf("status does not say %q:\n%s", line, out)
+		}
+	}
+	p.t.Logf("%s", out[strings.Index(out, "Start, step by step"):])
 }
 
 func TestE2EDaemonKilled(t *testing.T) {

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/config"
+	"github.com/pybox/pybox/host/control"
 	"github.com/pybox/pybox/host/follow"
 	"github.com/pybox/pybox/host/home"
 	"github.com/pybox/pybox/host/show"
@@ -43,7 +45,7 @@ func vmStart() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return start(c, ctl.Home, ctl.Start, asJSON, verbose)
+			return start(c, ctl, ctl.Start, asJSON, verbose)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print the status as JSON")
@@ -52,10 +54,14 @@ func vmStart() *cobra.Command {
 }
 
 // start runs a start with its progress and prints what came of it.
-func start(c *cobra.Command, h *home.Home, do func(context.Context, func(api.Status)) (api.Status, error), asJSON, verbose bool) error {
+func start(c *cobra.Command, ctl *control.Controller, do func(context.Context, func(api.Status)) (api.Status, error), asJSON, verbose bool) error {
 	began := time.Now()
 	line := newProgress(c.ErrOrStderr())
 	s, err := do(c.Context(), func(s api.Status) { line.show(startLine(s, time.Since(began))) })
+	took := time.Since(began)
+	if err == nil && verbose && !asJSON {
+		s = awaitReady(c.Context(), ctl, s, func() { line.show("Making a first box ready, " + units.Elapsed(time.Since(began))) })
+	}
 	line.clear()
 	if c.Context().Err() != nil {
 		return errInterrupted
@@ -67,13 +73,49 @@ func start(c *cobra.Command, h *home.Home, do func(context.Context, func(api.Sta
 		return printJSON(c.OutOrStdout(), s)
 	}
 	w := c.OutOrStdout()
-	fmt.Fprintf(w, "The VM is running (%s).\n", units.Elapsed(time.Since(began)))
+	fmt.Fprintf(w, "The VM is running (%s).\n", units.Elapsed(took))
 	hintLeftOut(c.ErrOrStderr(), s)
 	if verbose {
-		show.Stages(w, s.Stages)
+		show.Stages(w, s)
 	}
-	hintOutdated(c.ErrOrStderr(), h, s)
+	hintOutdated(c.ErrOrStderr(), ctl.Home, s)
 	return nil
+}
+
+// Who wants to see the steps of a start gets to see when it was over for boxes too,
+// unless that takes longer than readyWait. readyEvery is how often it is looked.
+const (
+	readyWait  = 5 * time.Second
+	readyEvery = 100 * time.Millisecond
+)
+
+// awaitReady gives a status with the times of the first boxes that are ready, if it comes
+// in time.
+func awaitReady(ctx context.Context, ctl *control.Controller, s api.Status, progress func()) api.Status {
+	ctx, cancel := context.WithTimeout(ctx, readyWait)
+	defer cancel()
+	tick := time.NewTicker(readyEvery)
+	defer tick.Stop()
+	for making(s) {
+		select {
+		case <-tick.C:
+			progress()
+		case <-ctx.Done():
+			return s
+		}
+		next, err := ctl.Status(ctx)
+		if err != nil || next.State != api.StateRunning {
+			return s
+		}
+		s = next
+	}
+	return s
+}
+
+// making tells whether a first box of some image is yet to be ready, and nothing has
+// failed about it.
+func making(s api.Status) bool {
+	return s.Guest != nil && slices.ContainsFunc(s.Guest.Ready, func(r api.ReadyBoxes) bool { return r.FirstMS == nil && r.Trouble == "" && r.Wanted > 0 })
 }
 
 // hintOutdated says when what runs is not what is installed.
@@ -165,7 +207,7 @@ func vmRestart() *cobra.Command {
 			if err := startable(ctl.Home); err != nil {
 				return fmt.Errorf("the VM was left as it is: %w", err)
 			}
-			return start(c, ctl.Home, func(ctx context.Context, progress func(api.Status)) (api.Status, error) {
+			return start(c, ctl, func(ctx context.Context, progress func(api.Status)) (api.Status, error) {
 				if _, err := ctl.Stop(ctx, api.StopRequest{}); err != nil {
 					return api.Status{}, err
 				}

@@ -55,11 +55,12 @@ type RunCount struct {
 	Queued int `json:"queued"`
 }
 
-// Stage is one step of a start.
+// Stage is one step of a start. Steps that the guest goes through beside each other
+// overlap, and some of them end after the hello.
 type Stage struct {
 	Name string `json:"name"`
-	// MS is how long it took, AtMS when it was done since the start was asked
-	// for, in milliseconds.
+	// MS is how long it took, AtMS when it was done, in milliseconds: since the daemon
+	// started by the host's clock, since the kernel started by the guest's.
 	MS   float64 `json:"ms"`
 	AtMS float64 `json:"at_ms"`
 	// Source says whose clock measured it: "host" or "guest".
@@ -158,6 +159,9 @@ type ReadyBoxes struct {
 	Wanted int `json:"wanted"`
 	Ready  int `json:"ready"`
 	Making int `json:"making"`
+	// FirstMS is when the first was ready, in milliseconds since the guest's hello; nil:
+	// none was yet.
+	FirstMS *float64 `json:"first_ms,omitempty"`
 	// Trouble is why the last one could not be made or kept.
 	Trouble string `json:"trouble,omitempty"`
 }

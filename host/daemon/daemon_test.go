@@ -123,7 +123,7 @@ func TestLife(t *testing.T) {
 	for _, st := range s.Stages {
 		names = append(names, st.Source+" "+st.Name)
 	}
-	want := "host bundle verified, host machine started, host agent answered, host clock set, guest kernel, guest listening"
+	want := "host bundle verified, host machine started, host agent answered, host boxes asked for, host clock set, guest kernel, guest listening"
 	if got := strings.ReplaceAll(strings.Join(names, ", "), "host first guest output, ", ""); got != want {
 		t.Errorf("stages: %s; want %s", got, want)
 	}

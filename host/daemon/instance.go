@@ -58,7 +58,8 @@ type instance struct {
 
 	mu    sync.Mutex
 	clock *api.Clock
-	last  api.Guest // readings
+	last  api.Guest        // readings
+	later []*agentv1.Stage // of the start: those that ended after the hello
 }
 
 // boot verifies the bundle, starts the machine and waits for its agent. On a
@@ -163,11 +164,13 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 	}
 	next("agent answered")
 	i := &instance{machine: a.machine, client: client, hello: hello, info: vmInfo(a.bundle, cfg, own), door: newDoor(), usual: make(chan struct{}, 1)}
-	i.pushTime(ctx, d.log)
 	i.images = allImages(a.bundle, own)
 	d.serveRuns(i, i.images, own.Bases())
-	next("clock set")
+	// First what takes the guest longest: it goes on by itself.
 	d.askReady(ctx, i)
+	next("boxes asked for")
+	i.pushTime(ctx, d.log)
+	next("clock set")
 	d.log.Info("vm ready", "boot_id", hello.BootId, "kernel", hello.KernelRelease, "agent", hello.AgentVersion,
 		"acceleration", factsOf(a.machine).Acceleration)
 	return i, nil
@@ -363,6 +366,7 @@ func (i *instance) status(ctx context.Context) *api.Guest {
 		g.AgentRSSBytes, g.InitRSSBytes = r.AgentRssBytes, r.InitRssBytes
 		g.UptimeMS, g.Boxes, g.Waiting = ms(time.Duration(r.UptimeNs)), r.Boxes, r.Waiting
 		g.Engine, g.ShimRSSBytes = r.Engine, r.ShimRssBytes
+		i.later = r.Stages
 		g.Ready = i.readyBoxes(r.Ready)
 		g.ShellEnabled = g.ShellEnabled || r.ShellEnabled
 	}

@@ -47,7 +47,7 @@ func (d *Daemon) askReady(ctx context.Context, i *instance) {
 	}
 }
 
-// readyBoxes names the images of what the guest keeps ready.
+// readyBoxes names the images of what the guest keeps ready. The lock is held.
 func (i *instance) readyBoxes(states []*agentv1.ReadyState) []api.ReadyBoxes {
 	var all []api.ReadyBoxes
 	for _, s := range states {
@@ -57,6 +57,7 @@ func (i *instance) readyBoxes(states []*agentv1.ReadyState) []api.ReadyBoxes {
 		}
 		all = append(all, api.ReadyBoxes{
 			Image: i.images[n].Name, Wanted: int(s.GetWanted()), Ready: int(s.GetReady()), Making: int(s.GetMaking()), Trouble: s.GetTrouble(),
+			FirstMS: i.firstReady(s.GetImage()),
 		})
 	}
 	return all

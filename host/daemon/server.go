@@ -228,20 +228,8 @@ func (d *Daemon) status(ctx context.Context) api.Status {
 	s.VM = &info
 	s.Guest = inst.status(ctx)
 	s.Runs = countRuns(inst.runs.Active())
-	s.Stages = append(s.Stages, guestStages(inst)...)
+	s.Stages = append(s.Stages, inst.guestStages()...)
 	return s
-}
-
-// guestStages are the boot's steps by the guest's own clock.
-func guestStages(i *instance) []api.Stage {
-	var out []api.Stage
-	last := 0.0
-	for _, st := range i.hello.Stages {
-		at := ms(time.Duration(st.EndedAtNs))
-		out = append(out, api.Stage{Name: st.Name, MS: at - last, AtMS: at, Source: "guest"})
-		last = at
-	}
-	return out
 }
 
 // readJSON reads a small body; an empty one leaves v as it is.

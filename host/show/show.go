@@ -74,7 +74,7 @@ func Status(w io.Writer, s api.Status, now time.Time, verbose bool) {
 	}
 	if verbose {
 		fmt.Fprintln(w)
-		Stages(w, s.Stages)
+		Stages(w, s)
 	}
 }
 
@@ -181,21 +181,6 @@ func readyBoxes(r api.ReadyBoxes) string {
 		s += "; the last one failed: " + r.Trouble
 	}
 	return s
-}
-
-// Stages writes the steps of a start.
-func Stages(w io.Writer, stages []api.Stage) {
-	if len(stages) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "%-26s %10s %10s  %s\n", "Start, step by step", "took", "done at", "measured by")
-	for _, s := range stages {
-		clock := "host, since the daemon started"
-		if s.Source == "guest" {
-			clock = "guest, since its kernel started"
-		}
-		fmt.Fprintf(w, "%-26.26s %7.0f ms %7.0f ms  %s\n", Clean(s.Name), s.MS, s.AtMS, clock)
-	}
 }
 
 // Problem writes a problem: the sentence, then what helps to judge it.

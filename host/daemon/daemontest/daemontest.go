@@ -42,6 +42,8 @@ type Agent struct {
 	// Silent never answers a hello, Stubborn does not power off, Mute leaves
 	// the console empty.
 	Silent, Stubborn, Mute bool
+	// Steps are the stages of its status.
+	Steps []*agentv1.Stage
 	// Deaf, when it returns true, keeps a status from being answered.
 	Deaf func() bool
 	// Interpret, when it is set, executes a program in the place of the words of
@@ -110,7 +112,7 @@ func (a *Agent) Status(ctx context.Context, _ *connect.Request[agentv1.StatusReq
 	a.readyMu.Lock()
 	defer a.readyMu.Unlock()
 	return connect.NewResponse(&agentv1.StatusResponse{
-		MemTotalBytes: 1 << 30, MemAvailableBytes: 1000 << 20, UptimeNs: 1e9, GuestUnixNs: time.Now().UnixNano(), Ready: a.ready,
+		MemTotalBytes: 1 << 30, MemAvailableBytes: 1000 << 20, UptimeNs: 1e9, GuestUnixNs: time.Now().UnixNano(), Ready: a.ready, Stages: a.Steps,
 	}), nil
 }
 
