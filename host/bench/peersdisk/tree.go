@@ -28,6 +28,7 @@ const opened = "libgcc_s.so.1"
 var skeleton = unpack.Skeleton{
 	Folders: []unpack.Folder{
 		{Path: "dev", Attr: tree.Attr{Mode: 0o755}},
+		{Path: "etc/cni/net.d", Attr: tree.Attr{Mode: 0o755}},
 		{Path: "etc/docker", Attr: tree.Attr{Mode: 0o755}},
 		{Path: "images", Attr: tree.Attr{Mode: 0o755}},
 		{Path: "proc", Attr: tree.Attr{Mode: 0o555}},
@@ -43,6 +44,7 @@ var skeleton = unpack.Skeleton{
 		{Path: "etc/nsswitch.conf", Text: "passwd: files\ngroup: files\nhosts: files\n"},
 		{Path: "etc/passwd", Text: "root:x:0:0:root:/root:/nonexistent\nnobody:x:65534:65534:nobody:/nonexistent:/nonexistent\n"},
 		{Path: "etc/resolv.conf", Text: ""},
+		{Path: "usr/lib/os-release", Text: "NAME=\"PyBox peers\"\nPRETTY_NAME=\"PyBox peers (from Debian 13 packages)\"\nID=pybox\nID_LIKE=debian\nVERSION_ID=\"1\"\n"},
 	},
 }
 
