@@ -112,7 +112,7 @@ type wayBench struct {
 }
 
 func benchWays(ctx context.Context, o *options, r *report.Report, w wayBench) error {
-	s, leave, err := newService(ctx, o, o.testBundle, w.config)
+	s, leave, err := newService(ctx, o, r, o.testBundle, w.config)
 	if err != nil {
 		return err
 	}
@@ -122,6 +122,9 @@ func benchWays(ctx context.Context, o *options, r *report.Report, w wayBench) er
 		return err
 	}
 	defer end()
+	if _, _, err := s.post(ctx, "stdlib", empty); err != nil { // the image is mounted then
+		return err
+	}
 	var bare, daemon, beyond []float64
 	each := func(x *way, took time.Duration, rec *receipt.Receipt) {
 		if x.id == "cli" {
@@ -133,9 +136,7 @@ func benchWays(ctx context.Context, o *options, r *report.Report, w wayBench) er
 		if err != nil {
 			return err
 		}
-		if i >= warmUps {
-			bare = append(bare, alone)
-		}
+		bare = append(bare, alone...)
 	}
 	base := report.Figure{ID: "bare." + w.kind, Group: groupClients, Name: bareName + w.name, Unit: "ms"}.Of(bare)
 	for _, x := range all {
@@ -184,32 +185,32 @@ func (s *service) benchAdded(ctx context.Context, o *options, r *report.Report, 
 	return nil
 }
 
-// round asks once by every way, after one bare Python that runs code, whose time it
-// gives. What it measures is kept where keep is, and told to each, unless that is nil.
-func (s *service) round(ctx context.Context, all []*way, image, kind, code string, keep bool, each func(*way, time.Duration, *receipt.Receipt)) (bare float64, err error) {
-	for i, x := range all {
+// round asks once by every way, each after a bare Python that runs code: its times are
+// given. What is measured is kept where keep is, and told to each, unless that is nil.
+func (s *service) round(ctx context.Context, all []*way, image, kind, code string, keep bool, each func(*way, time.Duration, *receipt.Receipt)) (bare []float64, err error) {
+	for _, x := range all {
 		if kind == boxReady {
 			if err := s.untilReady(ctx, image); err != nil {
-				return 0, err
+				return nil, err
 			}
 		}
-		if i == 0 {
-			if bare, err = bareTime(ctx, s.guest, code); err != nil {
-				return 0, err
-			}
+		alone, err := bareTime(ctx, s.guest, code)
+		if err != nil {
+			return nil, err
 		}
 		took, rec, err := x.run(ctx)
 		if err != nil {
-			return 0, fmt.Errorf("%s: %w", x.name, err)
+			return nil, fmt.Errorf("%s: %w", x.name, err)
 		}
 		if k := rec.Observed.Engine.Box.Kind; rec.ExitCode() != 0 || k == nil || *k != kind || rec.Cleanup.Status != receipt.CleanupRemoved {
-			return 0, fmt.Errorf("%s: the run %s did not end as it should, in a %s box: %+v, %+v, %+v", x.name, rec.Run.ID, kind, rec.Ending, rec.Observed.Engine.Box, rec.Cleanup)
+			return nil, fmt.Errorf("%s: the run %s did not end as it should, in a %s box: %+v, %+v, %+v", x.name, rec.Run.ID, kind, rec.Ending, rec.Observed.Engine.Box, rec.Cleanup)
 		}
-		if keep {
-			x.took = append(x.took, ms(took))
-			if each != nil {
-				each(x, took, rec)
-			}
+		if !keep {
+			continue
+		}
+		bare, x.took = append(bare, alone), append(x.took, ms(took))
+		if each != nil {
+			each(x, took, rec)
 		}
 	}
 	return bare, nil

@@ -24,6 +24,9 @@ type bench struct {
 	wants func(o *options) bool
 }
 
+// groupPeers has figures of other engines.
+const groupPeers = "Other ways to run Python in a container, in the same guest"
+
 // benches are all, in the page's order.
 var benches = []bench{
 	{name: "start", measure: benchStart},
@@ -60,7 +63,20 @@ func measure(ctx context.Context, o *options, file string, w io.Writer) error {
 		}
 	}
 	addComparisons(r)
+	slices.SortStableFunc(r.Figures, func(a, b report.Figure) int { return place(a.Group) - place(b.Group) })
 	return tell(r, file, w)
+}
+
+// groups are the page's parts in its order; what is not among them comes last.
+var groups = []string{
+	groupReady, groupCold, groupClients, groupPeers, groupThroughput, groupMemory, groupStart, groupData, groupImports, groupFiles, groupSockets,
+}
+
+func place(group string) int {
+	if at := slices.Index(groups, group); at >= 0 {
+		return at
+	}
+	return len(groups)
 }
 
 // tell writes the report.

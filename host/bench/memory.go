@@ -18,7 +18,7 @@ const (
 
 // benchMemory measures the daemon's memory while a program prints a lot.
 func benchMemory(ctx context.Context, o *options, r *report.Report) error {
-	s, leave, err := newService(ctx, o, o.testBundle, noneReady)
+	s, leave, err := newService(ctx, o, r, o.testBundle, noneReady)
 	if err != nil {
 		return err
 	}

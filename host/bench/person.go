@@ -18,6 +18,7 @@ import (
 	"github.com/pybox/pybox/agent/boxtest"
 	"github.com/pybox/pybox/guest/bundle"
 	"github.com/pybox/pybox/host/api"
+	"github.com/pybox/pybox/host/bench/report"
 	"github.com/pybox/pybox/host/receipt"
 )
 
@@ -119,8 +120,8 @@ type service struct {
 }
 
 // newService starts one that has installed the bundle in dir and has this configuration;
-// leave ends it.
-func newService(ctx context.Context, o *options, dir, config string) (s *service, leave func(), err error) {
+// leave ends it. The report is told what machine it is.
+func newService(ctx context.Context, o *options, r *report.Report, dir, config string) (s *service, leave func(), err error) {
 	p, away, err := newPerson(ctx, o, dir, config)
 	if err != nil {
 		return nil, nil, err
@@ -138,7 +139,7 @@ func newService(ctx context.Context, o *options, dir, config string) (s *service
 		d.end()
 		away()
 	}
-	if err := s.attach(ctx, d, dir); err != nil {
+	if err := s.attach(ctx, d, r, dir); err != nil {
 		log, _ := os.ReadFile(filepath.Join(p.home, "daemon.log"))
 		leave()
 		return nil, nil, fmt.Errorf("%w\n%s", err, log[max(0, len(log)-2000):])
@@ -147,7 +148,7 @@ func newService(ctx context.Context, o *options, dir, config string) (s *service
 }
 
 // attach waits until the VM is ready, and connects to it.
-func (s *service) attach(ctx context.Context, d *doorDaemon, dir string) error {
+func (s *service) attach(ctx context.Context, d *doorDaemon, r *report.Report, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	status, err := s.started(ctx, d)
@@ -157,6 +158,7 @@ func (s *service) attach(ctx context.Context, d *doorDaemon, dir string) error {
 	if status.VM == nil {
 		return errors.New("a status lacks the VM")
 	}
+	noteMachine(r, status)
 	s.client, s.daemon, s.vmm = api.NewClient(status.Daemon.Socket), status.Daemon.PID, status.VM.PID
 	b, err := bundle.Open(dir)
 	if err != nil {

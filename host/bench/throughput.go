@@ -36,7 +36,7 @@ const costClients = 4
 // benchThroughput measures how many runs there are in a second while boxes are made
 // ahead as they are used, on the guest's two processors.
 func benchThroughput(ctx context.Context, o *options, r *report.Report) error {
-	s, leave, err := newService(ctx, o, o.testBundle, "")
+	s, leave, err := newService(ctx, o, r, o.testBundle, "")
 	if err != nil {
 		return err
 	}
