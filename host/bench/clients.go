@@ -21,9 +21,10 @@ const empty = "pass\n"
 // way is one way to ask for a run of the image, from outside: run gives how long it
 // took, and what the receipt says.
 type way struct {
-	id, name, note string
-	run            func(ctx context.Context) (time.Duration, *receipt.Receipt, error)
-	took           []float64
+	// label is its name in the plot.
+	id, label, name, note string
+	run                   func(ctx context.Context) (time.Duration, *receipt.Receipt, error)
+	took                  []float64
 }
 
 // ways are all of them; leave ends what they need.
@@ -37,13 +38,13 @@ func (s *service) ways(ctx context.Context, image, source string) (all []*way, l
 		return nil, nil, err
 	}
 	return []*way{
-		{id: "cli", name: "`pybox exec`, the whole process", note: "receipt stored", run: func(ctx context.Context) (time.Duration, *receipt.Receipt, error) {
+		{id: "cli", label: "pybox exec", name: "`pybox exec`, the whole process", note: "receipt stored", run: func(ctx context.Context) (time.Duration, *receipt.Receipt, error) {
 			return s.exec(ctx, image, program)
 		}},
-		{id: "api", name: "`POST /v1/runs`, to the receipt", note: "a new connection each", run: func(ctx context.Context) (time.Duration, *receipt.Receipt, error) {
+		{id: "api", label: "API", name: "`POST /v1/runs`, to the receipt", note: "a new connection each", run: func(ctx context.Context) (time.Duration, *receipt.Receipt, error) {
 			return s.post(ctx, image, source)
 		}},
-		{id: "mcp", name: "MCP `tools/call`, to its answer", note: "one server", run: func(ctx context.Context) (time.Duration, *receipt.Receipt, error) {
+		{id: "mcp", label: "MCP", name: "MCP `tools/call`, to its answer", note: "one server", run: func(ctx context.Context) (time.Duration, *receipt.Receipt, error) {
 			return server.call(ctx, image, source)
 		}},
 	}, server.end, nil
@@ -160,7 +161,7 @@ func benchWays(ctx context.Context, o *options, r *report.Report, w wayBench) er
 
 // figure is that of a way, beside bare Python.
 func (w wayBench) figure(x *way, base report.Figure) report.Figure {
-	f := report.Figure{ID: x.id + "." + w.kind, Group: groupClients, Name: x.name + w.name, Unit: "ms", Note: x.note}.Of(x.took).Against(base).Plotted(x.took)
+	f := report.Figure{ID: x.id + "." + w.kind, Group: groupClients, Name: x.name + w.name, Unit: "ms", Note: x.note}.Of(x.took).Against(base).Plotted(x.label+", "+w.kind, x.took)
 	if b := w.budgets[x.id]; b != 0 {
 		f = f.RatioAtMost(b)
 	}

@@ -150,8 +150,8 @@ func (t *runTimes) figures(kind, group string, exit, record float64) []report.Fi
 	}
 	bare := f("bare", bareName, "").Of(t.bare)
 	all := []report.Figure{
-		f("exit", "request to exit known", "").Of(t.exit).Against(bare).RatioAtMost(exit).Plotted(t.exit),
-		f("record", "request to record", "the box's removal confirmed").Of(t.record).Against(bare).RatioAtMost(record).Plotted(t.record),
+		f("exit", "request to exit known", "").Of(t.exit).Against(bare).RatioAtMost(exit).Plotted(kind+" box, to the exit", t.exit),
+		f("record", "request to record", "the box's removal confirmed").Of(t.record).Against(bare).RatioAtMost(record).Plotted(kind+" box, until removed", t.record),
 		f("host", "as the host sees it", "files sent, record received").Of(t.host).Against(bare),
 		bare,
 	}

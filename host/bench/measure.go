@@ -62,21 +62,23 @@ func measure(ctx context.Context, o *options, file string, w io.Writer) error {
 			return ctx.Err()
 		}
 	}
-	addComparisons(r)
-	slices.SortStableFunc(r.Figures, func(a, b report.Figure) int { return place(a.Group) - place(b.Group) })
+	r.Groups = groups
 	return tell(r, file, w)
 }
 
-// groups are the page's parts in its order; what is not among them comes last.
-var groups = []string{
-	groupReady, groupCold, groupClients, groupPeers, groupThroughput, groupMemory, groupStart, groupData, groupImports, groupFiles, groupSockets,
-}
-
-func place(group string) int {
-	if at := slices.Index(groups, group); at >= 0 {
-		return at
-	}
-	return len(groups)
+// groups are the page's parts in its order.
+var groups = []report.Group{
+	{Name: groupReady, About: "An empty program, over the agent's protocol alone, on the guest's own clock: without a client, and without the daemon. A box is made ahead, verified, with Python up in it, and waits; the run is measured when it is there."},
+	{Name: groupCold, About: "The same, where no box waits: one is made for the run, all its settings are read back, and it is removed. The rows under a time are its steps, in their order."},
+	{Name: groupClients, About: "The same empty program as a person or a program asks for it, from the request to the complete receipt, with the box removed. Bare Python ran before each, in the guest of that run."},
+	{Name: groupPeers, About: "Containers with the same limits, made by other engines from Debian's packages, in a guest like PyBox's."},
+	{Name: groupThroughput, About: "Clients of the API ask for a run each, and for the next as soon as they have the receipt. The configuration is the default, and boxes are made ahead as they are used. CPU time is told apart by process; the host's VMM has the whole guest's in it."},
+	{Name: groupMemory, About: "What is held in the guest and on the host."},
+	{Name: groupStart, About: "`pybox vm start` from the command to its end, and the stages that it reports. Before user space there is the VMM's own start and the kernel's."},
+	{Name: groupData, About: "A program that imports pandas, once in a box that has it imported already, once in one that was made ahead without, once in one that is made for it."},
+	{Name: groupImports, About: "The time of the program itself, from its start to its exit. PyBox's image has the byte code of its modules; without it each run would compile them."},
+	{Name: groupFiles, About: "64 MiB that do not compress go in and come out, beside the transfer of the same bytes over a socket, in which nothing is done with them."},
+	{Name: groupSockets, About: "PyBox's own virtio socket device, in a guest that has nothing but services on it."},
 }
 
 // tell writes the report.
@@ -101,19 +103,6 @@ func tell(r *report.Report, file string, w io.Writer) error {
 		return errFailed
 	}
 	return nil
-}
-
-// addComparisons adds what is told of figures of several groups.
-func addComparisons(r *report.Report) {
-	command, ok := r.Figure("cli.ready")
-	docker, there := r.Figure("peers.docker")
-	if !ok || !there || command.Ratio == nil || docker.Ratio == nil {
-		return
-	}
-	r.Add(report.Figure{
-		ID: "peers.docker.pybox", Group: docker.Group, Name: "docker run: as many times as long as pybox exec", Unit: "x", MoreIsBetter: true,
-		Note: "of their ratios to bare Python, each in its own guest",
-	}.Once(*docker.Ratio / *command.Ratio).AtLeast(15))
 }
 
 // times is a number of rounds: full, or a quarter of it where o is quick.

@@ -120,13 +120,14 @@ type service struct {
 }
 
 // newService starts one that has installed the bundle in dir and has this configuration;
-// leave ends it. The report is told what machine it is.
-func newService(ctx context.Context, o *options, r *report.Report, dir, config string) (s *service, leave func(), err error) {
+// leave ends it. The report is told what machine it is. Its VM has the disk of peers too,
+// where one is named.
+func newService(ctx context.Context, o *options, r *report.Report, dir, config string, peers ...string) (s *service, leave func(), err error) {
 	p, away, err := newPerson(ctx, o, dir, config)
 	if err != nil {
 		return nil, nil, err
 	}
-	d, err := p.startDaemon()
+	d, err := p.startDaemon(peers)
 	if err != nil {
 		away()
 		return nil, nil, err
@@ -194,12 +195,12 @@ type doorDaemon struct {
 	ended chan struct{} // closed when it has
 }
 
-func (p person) startDaemon() (*doorDaemon, error) {
+func (p person) startDaemon(peers []string) (*doorDaemon, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	d := &doorDaemon{exec.Command(self, doorCommand, p.home), make(chan struct{})}
+	d := &doorDaemon{exec.Command(self, append([]string{doorCommand, p.home}, peers...)...), make(chan struct{})}
 	d.cmd.Stderr = os.Stderr
 	if err := d.cmd.Start(); err != nil {
 		return nil, err

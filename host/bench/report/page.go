@@ -1,11 +1,140 @@
 package report
 
-// The files of the page.
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The files of the page, in one folder.
 const (
 	PageName = "performance.md"
 	PlotName = "performance.svg"
 	JSONName = "performance.json"
 )
 
-// Page is the page.
-func Page(*Report) []byte { return nil }
+// Page tells the report to people, as Markdown. The same report gives the same bytes.
+func Page(r *Report) []byte {
+	var b strings.Builder
+	b.WriteString("<!-- Made by 'make bench-page' from performance.json: do not edit. -->\n# What PyBox costs\n\n")
+	writeHow(&b, r)
+	writeBudgets(&b, r)
+	if len(r.strips()) > 0 {
+		fmt.Fprintf(&b, "![%s](%s)\n\n", plotTitle, PlotName)
+	}
+	for _, g := range r.groups() {
+		writeGroup(&b, r, g)
+	}
+	b.WriteString(pageEnd)
+	return []byte(b.String())
+}
+
+const pageEnd = "## To measure it yourself\n\n" +
+	"`make bench` measures all of this, in some twenty minutes on a slow machine, and\n" +
+	"`make bench BENCH=quick` the most important part of it in a few. `make bench-page` makes this\n" +
+	"page of what was measured last. `make bench-check` measures the quick part and fails where a\n" +
+	"ratio, or memory, is clearly worse than here: by more than a quarter, and so that the bounds\n" +
+	"within which both medians lie, 19 times of 20, do not meet. All numbers, with those bounds,\n" +
+	"are in [performance.json](performance.json).\n"
+
+// writeHow says what was measured on, and how far that can be carried.
+func writeHow(b *strings.Builder, r *Report) {
+	m := r.Machine
+	from := "PyBox " + r.Version
+	if r.Commit != "" {
+		from += " (" + r.Commit + ")"
+	}
+	fmt.Fprintf(b, "Measured on %s with %s: %s on %s/%s with %s, a guest of %s with %s and %s.\n",
+		r.When.Format("2 January 2006"), from, m.VMM, m.HostOS, m.HostArch, count(m.HostCPUs, "CPU"), m.GuestArch, count(m.VCPUs, "CPU"), kernels(m.Kernel))
+	if m.Acceleration == "tcg" {
+		b.WriteString("**The guest was emulated (TCG), without hardware virtualization**: everything in it takes 5 to\n" +
+			"20 times as long as it would with that, so the times below say nothing about another machine.\n")
+	} else {
+		fmt.Fprintf(b, "Acceleration: %s. The times below are that machine's.\n", m.Acceleration)
+	}
+	b.WriteString("What can be compared are the *ratios*: each is to what is named beside it, mostly bare\n" +
+		"`python3 -I -S -c pass` as a process in the same guest without any box, measured in turns with it,\n" +
+		"so that whatever else the machine did met both. A ratio is that of the two medians. Other machines\n" +
+		"will have other ratios too: emulation slows some things more than others.\n\n" +
+		"*p95*: 19 of 20 were at least as good. *n*: how many were measured.\n\n")
+	if r.Quick {
+		b.WriteString("This was the quick measuring: fewer runs, and not all parts.\n\n")
+	}
+	for _, x := range r.Failed {
+		fmt.Fprintf(b, "**Not measured whole**: %s: %s\n\n", x.Group, oneLine(x.Error))
+	}
+}
+
+func kernels(kind string) string {
+	switch kind {
+	case "own":
+		return "PyBox's own kernel"
+	case "debian-cloud":
+		return "Debian's cloud kernel"
+	}
+	return "a kernel of the kind " + kind
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// writeBudgets says which budgets there are, and which are missed.
+func writeBudgets(b *strings.Builder, r *Report) {
+	all := slices.DeleteFunc(slices.Clone(r.Figures), func(f Figure) bool { _, ok := f.Bounded(); return !ok })
+	missed := r.Missed()
+	fmt.Fprintf(b, "Of %s that PyBox holds itself to, ", count(len(all), "budget"))
+	if len(missed) == 0 {
+		b.WriteString("all were kept.\n\n")
+		return
+	}
+	fmt.Fprintf(b, "%d were kept, and **%d missed**:\n\n", len(all)-len(missed), len(missed))
+	for _, f := range missed {
+		v, _ := f.Bounded()
+		text := f.value(v)
+		if f.Budget.OfRatio {
+			text = number(v)
+		}
+		fmt.Fprintf(b, "- %s: %s is %s, %s\n", f.Group, f.Name, text, f.budget(""))
+	}
+	b.WriteString("\n")
+}
+
+// writeGroup writes a table.
+func writeGroup(b *strings.Builder, r *Report, g Group) {
+	figures := r.of(g.Name)
+	fmt.Fprintf(b, "## %s\n\n", g.Name)
+	about := g.About
+	if bases := r.bases(figures); len(bases) > 0 {
+		about = strings.TrimSpace(about + " Ratios are to: " + strings.Join(bases, "; ") + ".")
+	}
+	if about != "" {
+		fmt.Fprintf(b, "%s\n\n", about)
+	}
+	b.WriteString("| | median | p95 | n | ratio | budget | |\n| --- | ---: | ---: | ---: | ---: | --- | --- |\n")
+	for _, f := range figures {
+		fmt.Fprintf(b, "| %s%s | %s | %s | %d | %s | %s | %s |\n", r.indent(f, "&emsp;"), cell(f.Name), f.value(f.Median), f.p95(), f.N, f.ratio(), f.budget("**missed**"), cell(f.Note))
+	}
+	b.WriteString("\n")
+}
+
+// bases are the names of what figures are held against, each once.
+func (r *Report) bases(figures []Figure) []string {
+	var names []string
+	for _, f := range figures {
+		base, ok := r.Figure(f.Base)
+		if ok && f.Ratio != nil && !slices.Contains(names, base.Name) {
+			names = append(names, base.Name)
+		}
+	}
+	return names
+}
+
+// cell is text for a table.
+func cell(s string) string { return strings.ReplaceAll(oneLine(s), "|", `\|`) }
+
+// oneLine is text without line feeds.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -33,7 +33,9 @@ type Report struct {
 	Quick bool `json:"quick,omitempty"`
 	// Machine is what was measured on.
 	Machine Machine `json:"machine"`
-	// Figures are in the order of the page.
+	// Groups are the parts of the page, in its order; figures of others come after them.
+	Groups []Group `json:"groups"`
+	// Figures are in the order of the page, within their groups.
 	Figures []Figure `json:"figures"`
 	// Failed are groups that could not be measured, or not whole.
 	Failed []Failure `json:"failed,omitempty"`
@@ -54,6 +56,13 @@ type Machine struct {
 	GuestArch string `json:"guest_arch"`
 	VCPUs     int    `json:"vcpus"`
 	Kernel    string `json:"kernel"`
+}
+
+// Group is a part of the page.
+type Group struct {
+	Name string `json:"name"`
+	// About says in a few sentences, in Markdown, what was measured and how.
+	About string `json:"about"`
 }
 
 // Failure is a group that failed, and why.
@@ -93,7 +102,11 @@ type Figure struct {
 	Budget *Budget `json:"budget,omitempty"`
 	// Note says for people how it was measured, in a few words.
 	Note string `json:"note,omitempty"`
-	// Samples are all that were measured, in their order, where the plot needs them.
+	// Other says that what was measured is not PyBox.
+	Other bool `json:"other,omitempty"`
+	// Label is the name in the plot, and Samples are all that were measured, in their
+	// order; empty: it is not plotted.
+	Label   string    `json:"label,omitempty"`
 	Samples []float64 `json:"samples,omitempty"`
 }
 
@@ -159,9 +172,10 @@ func (f Figure) RatioAtMost(v float64) Figure {
 	return f
 }
 
-// Plotted is the figure with its samples, for the plot.
-func (f Figure) Plotted(samples []float64) Figure {
-	f.Samples = make([]float64, len(samples))
+// Plotted is the figure with a name and its samples for the plot, which shows how they
+// are to the median of the figure's base.
+func (f Figure) Plotted(label string, samples []float64) Figure {
+	f.Label, f.Samples = label, make([]float64, len(samples))
 	for i, v := range samples {
 		f.Samples[i] = round(v)
 	}

@@ -13,8 +13,8 @@ import (
 func (r *Report) WriteTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, group := range r.groups() {
-		fmt.Fprintf(t, "\n%s\tmedian\tp95\tratio\tbudget\t\n", group)
-		for _, f := range r.of(group) {
+		fmt.Fprintf(t, "\n%s\tmedian\tp95\tratio\tbudget\t\n", group.Name)
+		for _, f := range r.of(group.Name) {
 			fmt.Fprintf(t, "%s%s\t%s\t%s\t%s\t%s\t%s\n", r.indent(f, "  "), f.Name, f.value(f.Median), f.p95(), f.ratio(), f.budget("MISSED"), f.Note)
 		}
 	}
@@ -29,15 +29,15 @@ func (r *Report) WriteTable(w io.Writer) error {
 	return nil
 }
 
-// groups are the groups in the order in which they come first.
-func (r *Report) groups() []string {
-	var names []string
+// groups are the groups that have figures, in the page's order.
+func (r *Report) groups() []Group {
+	all := slices.Clone(r.Groups)
 	for _, f := range r.Figures {
-		if !slices.Contains(names, f.Group) {
-			names = append(names, f.Group)
+		if !slices.ContainsFunc(all, func(g Group) bool { return g.Name == f.Group }) {
+			all = append(all, Group{Name: f.Group})
 		}
 	}
-	return names
+	return slices.DeleteFunc(all, func(g Group) bool { return len(r.of(g.Name)) == 0 })
 }
 
 // of are the figures of a group.
