@@ -161,7 +161,7 @@ func takingInit(t *testing.T, files chan<- []byte) *runner.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = peer.Close() })
-	if _, err := peer.Write([]byte("R\x02")); err != nil {
+	if _, err := peer.Write([]byte("R\x03")); err != nil {
 		t.Fatal(err)
 	}
 	var null [3]*os.File
