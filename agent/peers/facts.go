@@ -3,6 +3,10 @@ package peers
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"strconv"
+
+	"github.com/pybox/pybox/agent/oci"
 )
 
 // Facts are what holds for a program that a peer runs: what it sees itself, and the
@@ -22,6 +26,39 @@ type Facts struct {
 	Memory string `json:"memory"`
 	PIDs   string `json:"pids"`
 	CPU    string `json:"cpu"`
+}
+
+// Check holds f to what every run of the peer is to be limited by. ctr has no word for
+// the number of processes.
+func (p Peer) Check(f Facts) error {
+	l := Limits()
+	want := Facts{
+		Capabilities: [2]string{noCapabilities, noCapabilities}, NoNewPrivileges: "1", Seccomp: "2", ReadOnly: true, Interfaces: []string{"lo"},
+		Memory: strconv.FormatInt(l.MemoryBytes, 10), PIDs: strconv.FormatInt(l.PIDs, 10),
+		CPU: fmt.Sprintf("%d %d", l.CPUQuota().Microseconds(), oci.CPUPeriod.Microseconds()),
+	}
+	switch p {
+	case Crun, Runc:
+		want.UID = oci.UID
+	case Containerd:
+		want.PIDs, want.CPU = "max", stockCPU(l)
+	case Docker:
+		want.CPU = stockCPU(l)
+	}
+	if !reflect.DeepEqual(f, want) {
+		return fmt.Errorf("what runs by %s has %+v, want %+v", p, f, want)
+	}
+	return nil
+}
+
+// noCapabilities is an empty set.
+const noCapabilities = "0000000000000000"
+
+// stockCPU is cpu.max in the period of 100 ms that containerd and Docker set, as the
+// kernel does.
+func stockCPU(l oci.Limits) string {
+	const period = 100_000
+	return fmt.Sprintf("%d %d", l.MilliCPU*period/1000, period)
 }
 
 // factsProgram prints the program's part of Facts in one line, and lives until its

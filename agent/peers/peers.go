@@ -33,6 +33,9 @@ const (
 // All are the peers, the leanest first.
 func All() []Peer { return []Peer{Crun, Runc, Containerd, Docker, DockerPeriod} }
 
+// Serial is the serial number of the engines' disk.
+const Serial = "peers"
+
 // Empty is the program that is measured.
 const Empty = "pass"
 

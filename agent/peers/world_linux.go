@@ -49,12 +49,8 @@ func (w *world) do(f func() error) error {
 	return <-done
 }
 
-const (
-	// top is where the peers' root is put together.
-	top = "/run/peers"
-	// serial is the serial number of their disk.
-	serial = "peers"
-)
+// top is where the peers' root is put together.
+const top = "/run/peers"
 
 // inCgroup starts a program in a cgroup.
 func inCgroup(group *os.File) *syscall.SysProcAttr {
@@ -121,7 +117,7 @@ func enterRoot(image string) error {
 // ErrNoDisk marks a guest without the peers' disk.
 var ErrNoDisk = errors.New("the disk of the peers is not attached")
 
-// findDisk is the device of the disk whose serial number is serial.
+// findDisk is the device of the disk whose serial number is Serial.
 func findDisk(sys, dev string) (string, error) {
 	all, err := filepath.Glob(filepath.Join(sys, "*", "serial"))
 	if err != nil {
@@ -129,7 +125,7 @@ func findDisk(sys, dev string) (string, error) {
 	}
 	for _, f := range all {
 		b, err := os.ReadFile(f)
-		if err == nil && strings.TrimRight(string(b), "\x00\n") == serial {
+		if err == nil && strings.TrimRight(string(b), "\x00\n") == Serial {
 			return filepath.Join(dev, filepath.Base(filepath.Dir(f))), nil
 		}
 	}

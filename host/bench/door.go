@@ -12,8 +12,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/pybox/pybox/agent/peers"
 	"github.com/pybox/pybox/host/config"
 	"github.com/pybox/pybox/host/daemon"
 	"github.com/pybox/pybox/host/home"
@@ -34,8 +36,8 @@ const (
 
 // runDaemon owns a VM until ctx ends or a client stops it.
 func runDaemon(ctx context.Context, args []string) error {
-	if len(args) != 1 {
-		return errors.New("want the home of the daemon")
+	if len(args) < 1 || len(args) > 2 {
+		return errors.New("want the home of the daemon, and what disk the peers have or nothing")
 	}
 	h, err := home.Open(args[0])
 	if err != nil {
@@ -59,17 +61,21 @@ func runDaemon(ctx context.Context, args []string) error {
 	driver := qemu.New(qemu.Options{
 		Logger: log, Accel: c.VM.Accel, AccelMemory: h.Path("acceleration.json"), Binary: os.Getenv("PYBOX_QEMU"),
 	})
-	return daemon.Run(ctx, daemon.Options{Home: h, Config: c, Driver: doored{driver, l}, Logger: log, Version: version.String()})
+	return daemon.Run(ctx, daemon.Options{Home: h, Config: c, Driver: doored{driver, l, args[1:]}, Logger: log, Version: version.String()})
 }
 
-// doored serves a door to the machine that it starts.
+// doored serves a door to the machine that it starts, which has the disks of peers too.
 type doored struct {
 	vm.Driver
-	door net.Listener
+	door  net.Listener
+	peers []string
 }
 
 // Start implements vm.Driver.
 func (d doored) Start(ctx context.Context, c vm.Config) (vm.Machine, error) {
+	for _, path := range d.peers {
+		c.Disks = append(slices.Clone(c.Disks), vm.Disk{Path: path, Serial: peers.Serial})
+	}
 	m, err := d.Driver.Start(ctx, c)
 	if err == nil {
 		go serveDoor(d.door, m)
