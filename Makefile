@@ -68,7 +68,9 @@ help:
 	@echo 'make install-bundle  make it the one that PyBox boots'
 	@echo 'make relock          newest Debian packages into guest/debian.lock.json'
 	@echo 'make kernel-compare  what our kernel configuration lacks of its defaults'
-	@echo 'make bench           VM start, cold runs, imports, memory and sockets, as table and JSON'
+	@echo 'make bench           what runs, starts and transfers cost; BENCH=quick in a few minutes'
+	@echo 'make bench-page      docs/performance.md of what was measured last'
+	@echo 'make bench-check     whether a figure is clearly worse than docs/performance.md says'
 	@echo 'make lint unit fuzz e2e   parts of make test'
 	@echo 'make python          a wheel with the Python client and pybox, and an sdist'
 	@echo 'make generate        Go code of the wire schema'
@@ -314,10 +316,49 @@ PLAINBUNDLE = .work/plainbundle-$(ARCH)
 plainbundle: kernel-for-$(GUESTKERNEL) agent
 	@$(MKBUNDLE) --no-bytecode --images data --init .work/guest-$(ARCH)/pybox-init --agent .work/guest-$(ARCH)/pybox-agent --out $(PLAINBUNDLE)
 
+# The container engines that PyBox is compared with, for the bench's guest alone.
+PEERSDISK   = .work/peers-$(ARCH).img
+.PHONY: peersdisk
+peersdisk:
+	@mkdir -p .work
+	@go run ./host/bench/peersdisk --arch $(ARCH) --out $(PEERSDISK)
+
+# BENCH=quick measures less often, and neither other engines nor the image data.
+BENCH       = full
+BENCHNEEDS_full  = databundle plainbundle peersdisk
+BENCHNEEDS_quick = testbundle
+BENCHFLAGS_full  = --data-bundle $(DATABUNDLE) --plain-bundle $(PLAINBUNDLE) --peers-disk $(PEERSDISK)
+BENCHFLAGS_quick = --quick
+# The commit, with + behind it where the source has been altered since.
+COMMIT      = $$(c=$$(git rev-parse --short=12 HEAD 2>/dev/null) && echo $$c$$(git diff --quiet HEAD -- . || echo +))
+BENCHRUN    = .work/bench measure --pybox bin/pybox --bundle $(BUNDLE) --test-bundle $(TESTBUNDLE) --commit "$(COMMIT)"
+
+.PHONY: benchtool
+benchtool:
+	@mkdir -p .work
+	@$(GOBUILD) -tags pyboxtest -o .work/bench ./host/bench
+
+# What is missed or fails is told after everything has been measured, and the report
+# is made all the same.
 .PHONY: bench
-bench: build bundle databundle plainbundle
-	@go run -tags pyboxtest ./host/bench --bundle $(BUNDLE) --test-bundle $(TESTBUNDLE) --data-bundle $(DATABUNDLE) --plain-bundle $(PLAINBUNDLE) --pybox bin/pybox --json .work/bench.json
-	@echo "JSON: .work/bench.json"
+bench: build bundle $(BENCHNEEDS_$(BENCH)) benchtool
+	@[ -n "$(BENCHFLAGS_$(BENCH))" ] || { echo "BENCH is full or quick, not $(BENCH)" >&2; exit 2; }
+	@mkdir -p .work/performance
+	@code=0; $(BENCHRUN) $(BENCHFLAGS_$(BENCH)) --json .work/bench.json || code=$$?; \
+		.work/bench page --json .work/bench.json --dir .work/performance && \
+		echo "JSON: .work/bench.json; the page: .work/performance/performance.md" && exit $$code
+
+# docs/performance.md, with its plot and its figures, of what was measured last.
+.PHONY: bench-page
+bench-page: benchtool
+	@.work/bench page --json .work/bench.json --dir docs
+
+# Fails where a ratio is clearly worse than in docs/performance.json.
+.PHONY: bench-check
+bench-check: build bundle testbundle benchtool
+	@rm -f .work/bench-check.json
+	@$(BENCHRUN) --quick --json .work/bench-check.json || [ -s .work/bench-check.json ]
+	@.work/bench check --json .work/bench-check.json --baseline docs/performance.json
 
 .PHONY: clean
 clean:

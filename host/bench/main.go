@@ -125,7 +125,10 @@ func check(file, baseline string, w io.Writer) error {
 	if _, err := io.WriteString(w, c.String()); err != nil {
 		return err
 	}
-	if len(c.Losses) > 0 {
+	for _, x := range now.Failed {
+		fmt.Fprintf(w, "Not measured whole: %s: %s\n", x.Group, x.Error)
+	}
+	if len(c.Losses) > 0 || len(now.Failed) > 0 {
 		return errFailed
 	}
 	return nil

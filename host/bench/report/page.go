@@ -91,14 +91,14 @@ func writeBudgets(b *strings.Builder, r *Report) {
 		b.WriteString("all were kept.\n\n")
 		return
 	}
-	fmt.Fprintf(b, "%d were kept, and **%d missed**:\n\n", len(all)-len(missed), len(missed))
+	fmt.Fprintf(b, "**%d missed**, and the others kept:\n\n", len(missed))
 	for _, f := range missed {
 		v, _ := f.Bounded()
 		text := f.value(v)
 		if f.Budget.OfRatio {
 			text = number(v)
 		}
-		fmt.Fprintf(b, "- %s: %s is %s, %s\n", f.Group, f.Name, text, f.budget(""))
+		fmt.Fprintf(b, "- %s: %s is %s, where %s is allowed\n", f.Group, f.Name, text, f.Budget.text(f.value))
 	}
 	b.WriteString("\n")
 }

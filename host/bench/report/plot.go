@@ -11,9 +11,9 @@ import (
 
 // The plot's measures, in pixels.
 const (
-	plotWidth  = 920
-	plotLeft   = 210 // labels end here
-	plotRight  = 850 // medians stand behind
+	plotWidth  = 980
+	plotLeft   = 285 // labels end here
+	plotRight  = 915 // medians stand behind
 	plotTop    = 64
 	plotRow    = 30
 	plotBottom = 52
@@ -55,17 +55,20 @@ func (r *Report) strips() []strip {
 		}
 		s := strip{label: f.Label, other: f.Other, median: *f.Ratio}
 		for _, v := range f.Samples {
-			if v > 0 {
+			if drawable(v / base.Median) {
 				s.ratios = append(s.ratios, v/base.Median)
 			}
 		}
-		if len(s.ratios) > 0 && s.median > 0 {
+		if len(s.ratios) > 0 && drawable(s.median) {
 			all = append(all, s)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b strip) int { return cmp.Compare(a.median, b.median) })
 	return all
 }
+
+// drawable says whether a ratio can be on an axis of logarithms that people read.
+func drawable(ratio float64) bool { return ratio > 1e-6 && ratio < 1e6 }
 
 // scale maps ratios to pixels, by their logarithm.
 type scale struct{ low, high float64 }

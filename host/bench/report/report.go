@@ -259,7 +259,7 @@ func (r *Report) check() error {
 		if f.N < 1 || !finite(f.Median, f.P95, f.Min, f.Low, f.High) || !finite(f.Samples...) {
 			return fmt.Errorf("%w: the figure %.40q has numbers that cannot be", ErrInvalid, f.ID)
 		}
-		if f.Ratio != nil && (!finite(*f.Ratio) || !seen[f.Base]) || f.PartOf != "" && !seen[f.PartOf] {
+		if f.Ratio != nil && (!finite(*f.Ratio) || !seen[f.Base]) || f.PartOf != "" && (!seen[f.PartOf] || f.PartOf == f.ID) {
 			return fmt.Errorf("%w: the figure %.40q is held against one that is not there", ErrInvalid, f.ID)
 		}
 	}

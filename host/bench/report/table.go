@@ -93,21 +93,24 @@ func (f Figure) ratio() string {
 
 // budget is what bounds the figure, followed by missed where it does not keep to it.
 func (f Figure) budget(missed string) string {
-	b := f.Budget
-	if b == nil {
+	if f.Budget == nil {
 		return ""
 	}
+	text := f.Budget.text(f.value)
+	if f.Missed() {
+		text += " " + missed
+	}
+	return text
+}
+
+// text is the budget in words; value writes a number with its unit.
+func (b Budget) text(value func(float64) string) string {
 	text, v := "at most ", b.AtMost
 	if b.AtLeast != 0 {
 		text, v = "at least ", b.AtLeast
 	}
 	if b.OfRatio {
-		text = "ratio " + text + number(v)
-	} else {
-		text += f.value(v)
+		return "ratio " + text + number(v)
 	}
-	if f.Missed() {
-		text += " " + missed
-	}
-	return text
+	return text + value(v)
 }
