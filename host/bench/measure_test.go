@@ -1,0 +1,110 @@
+//go:build linux && pyboxtest
+
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pybox/pybox/vm"
+)
+
+func TestRates(t *testing.T) {
+	l := load{clients: 2}
+	for i := range 25 { // two a second, then four
+		end := time.Duration(i+1) * 500 * time.Millisecond
+		if i >= 10 {
+			end = 5*time.Second + time.Duration(i-9)*250*time.Millisecond
+		}
+		l.ends = append(l.ends, end)
+	}
+	if got := l.rates(); !slices.Equal(got, []float64{2, 4}) {
+		t.Errorf("rates of whole batches: %v, want 2 and 4", got)
+	}
+}
+
+func TestSlug(t *testing.T) {
+	if got := slug("guest: Kernel up, (2)"); got != "guest-kernel-up-2" {
+		t.Error(got)
+	}
+}
+
+// TestProcessCPU: what this process burns is seen.
+func TestProcessCPU(t *testing.T) {
+	before, err := processCPU(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); time.Since(began) < 20*time.Second; {
+		now, err := processCPU(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now > before {
+			return
+		}
+	}
+	t.Errorf("%g ms before and after 20 s of work", before)
+}
+
+// echo is a machine whose ports send back what they get, but one that nobody has.
+type echo struct{ vm.Machine }
+
+const nobody = 7
+
+func (echo) Dial(_ context.Context, port uint32) (net.Conn, error) {
+	if port == nobody {
+		return nil, vm.ErrRefused
+	}
+	mine, theirs := net.Pipe()
+	go func() {
+		defer theirs.Close()
+		_, _ = theirs.Write([]byte{byte(port)})
+		_, _ = io.Copy(theirs, theirs)
+	}()
+	return mine, nil
+}
+
+func TestDoor(t *testing.T) {
+	home := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(home, doorName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go serveDoor(l, echo{})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	d := throughDoor{home: home}
+	c, err := d.Dial(ctx, 42)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 6)
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "*hello" {
+		t.Errorf("%q, %v: want the port, 42, and what was sent", got, err)
+	}
+	if c, err := d.Dial(ctx, nobody); err == nil {
+		c.Close()
+		t.Error("a port that nobody has was opened")
+	}
+}
+
+// TestGroupsAreKnown: every group of a figure has its words on the page.
+func TestGroupsAreKnown(t *testing.T) {
+	for _, g := range groups {
+		if g.Name == "" || g.About == "" {
+			t.Errorf("%+v", g)
+		}
+	}
+}
