@@ -5,6 +5,7 @@
 package admission
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -74,10 +75,10 @@ type Gate struct {
 	now      boottime.Clock
 
 	mu        sync.Mutex
-	free      Capacity // Slots: how many of slots are false
-	slots     []bool   // which are taken
-	exclusive bool     // the run that is admitted is to stay alone
-	waiters   []*waiter
+	free      Capacity  // Slots: how many of slots are false
+	slots     []bool    // which are taken
+	exclusive bool      // the run that is admitted is to stay alone
+	waiters   list.List // of *waiter, in the order of asking
 }
 
 // waiter is a run that waits.
@@ -87,6 +88,7 @@ type waiter struct {
 	// admitted is closed, with Gate.mu held, once grant is set.
 	admitted chan struct{}
 	grant    *Grant
+	at       *list.Element // in Gate.waiters, until it is admitted or gives up
 }
 
 // Grant is the right to run one box, until Release.
@@ -157,7 +159,7 @@ func (g *Gate) Check(need Need) error {
 func (g *Gate) TryAcquire(need Need) *Grant {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.Check(need) != nil || len(g.waiters) > 0 || !g.fits(need) {
+	if g.Check(need) != nil || g.waiters.Len() > 0 || !g.fits(need) {
 		return nil
 	}
 	return g.grant(need, 0)
@@ -167,7 +169,7 @@ func (g *Gate) TryAcquire(need Need) *Grant {
 func (g *Gate) Crowded() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.waiters) > 0
+	return g.waiters.Len() > 0
 }
 
 // over says what was in the way when a wait ended.
@@ -183,9 +185,12 @@ func (g *Gate) enqueue(need Need) (w *waiter, ahead int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	w = &waiter{need: need, since: g.now(), admitted: make(chan struct{})}
-	g.waiters = append(g.waiters, w)
+	w.at = g.waiters.PushBack(w)
 	g.admit()
-	return w, slices.Index(g.waiters, w)
+	if w.grant != nil {
+		return w, -1
+	}
+	return w, g.waiters.Len() - 1
 }
 
 // leave takes a waiter whose time is over out, or gives back what it got in the
@@ -196,20 +201,26 @@ func (g *Gate) leave(w *waiter) {
 	if w.grant != nil {
 		g.giveBack(w.grant, 0)
 	} else {
-		i := slices.Index(g.waiters, w)
-		g.waiters = slices.Delete(g.waiters, i, i+1)
+		g.waiters.Remove(w.at)
 	}
 	g.admit()
 }
 
 // admit admits from the front of the queue for as long as the first one fits.
 func (g *Gate) admit() {
-	for len(g.waiters) > 0 && g.fits(g.waiters[0].need) {
-		w := g.waiters[0]
-		g.waiters = slices.Delete(g.waiters, 0, 1)
+	for w := g.first(); w != nil && g.fits(w.need); w = g.first() {
+		g.waiters.Remove(w.at)
 		w.grant = g.grant(w.need, g.now()-w.since)
 		close(w.admitted)
 	}
+}
+
+// first is who has waited longest; nil: nobody waits.
+func (g *Gate) first() *waiter {
+	if e := g.waiters.Front(); e != nil {
+		return e.Value.(*waiter)
+	}
+	return nil
 }
 
 // grant reserves need, which fits.
@@ -262,7 +273,7 @@ func (grant *Grant) Grow(bytes int64) bool {
 	g := grant.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if bytes < 0 || !grant.box || bytes > 0 && (len(g.waiters) > 0 || bytes > g.free.MemoryBytes) {
+	if bytes < 0 || !grant.box || bytes > 0 && (g.waiters.Len() > 0 || bytes > g.free.MemoryBytes) {
 		return false
 	}
 	g.free.MemoryBytes -= bytes
@@ -295,10 +306,10 @@ func (g *Gate) Snapshot() Snapshot {
 		MemoryBytes: g.capacity.MemoryBytes - g.free.MemoryBytes,
 		MilliCPU:    g.capacity.MilliCPU - g.free.MilliCPU,
 		Boxes:       g.capacity.Slots - g.free.Slots,
-		Waiting:     len(g.waiters),
+		Waiting:     g.waiters.Len(),
 	}
-	if len(g.waiters) > 0 {
-		s.LongestWait = g.now() - g.waiters[0].since
+	if w := g.first(); w != nil {
+		s.LongestWait = g.now() - w.since
 	}
 	return s
 }

@@ -1,10 +1,12 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -329,6 +331,82 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	if s := g.Snapshot(); s.Boxes != 0 || s.MemoryBytes != 0 || s.MilliCPU != 0 || s.Waiting != 0 {
+		t.Errorf("at the end: %+v", s)
+	}
+}
+
+// Of a long queue everybody is admitted in turn, also when many in the midst of it give
+// up at the same time as others are admitted.
+func TestLongQueue(t *testing.T) {
+	const length = 2000
+	var ticks atomic.Int64 // no two readings of the clock are the same
+	g, err := New(Capacity{100, 2000, 8}, func() time.Duration { return time.Duration(ticks.Add(1)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	small, whole := Need{MemoryBytes: 1, MilliCPU: 500}, Need{MemoryBytes: 1, MilliCPU: 2000}
+	held := acquire(t, g, whole)
+	type end struct {
+		n     int
+		asked int64
+		grant *Grant
+		err   error
+	}
+	ends := make(chan end, length)
+	gone, giveUp := context.WithCancel(t.Context())
+	for n := range length {
+		ctx, need := t.Context(), small
+		switch {
+		case n%100 == 50:
+			need = whole
+		case n%3 == 1:
+			ctx = gone
+		}
+		stands := make(chan int, 1)
+		asked := ticks.Load() + 1
+		go func() {
+			grant, err := g.Acquire(ctx, need, func(ahead int, _ <-chan struct{}) { stands <- ahead })
+			ends <- end{n, asked, grant, err}
+		}()
+		select {
+		case ahead := <-stands:
+			if ahead != n {
+				t.Fatalf("%d wait before number %d", ahead, n)
+			}
+		case <-time.After(patience):
+			t.Fatalf("number %d does not wait", n)
+		}
+	}
+	var both sync.WaitGroup
+	both.Go(giveUp)
+	both.Go(held.Release)
+	var served []end
+	for range length {
+		select {
+		case e := <-ends:
+			switch {
+			case e.err == nil:
+				served = append(served, e)
+				e.grant.Release()
+			case e.n%3 != 1 || e.n%100 == 50 || !errors.Is(e.err, context.Canceled):
+				t.Fatalf("number %d: %v", e.n, e.err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("after %d were served: %+v", len(served), g.Snapshot())
+		}
+	}
+	both.Wait()
+	admitted := func(e end) int64 { return e.asked + int64(e.grant.Waited) }
+	slices.SortFunc(served, func(a, b end) int { return cmp.Compare(admitted(a), admitted(b)) })
+	for i := 1; i < len(served); i++ {
+		if served[i].n < served[i-1].n {
+			t.Errorf("number %d was admitted after number %d", served[i].n, served[i-1].n)
+		}
+	}
+	if want := length - length/3; len(served) < want {
+		t.Errorf("%d were served, want %d at least", len(served), want)
+	}
 	if s := g.Snapshot(); s.Boxes != 0 || s.MemoryBytes != 0 || s.MilliCPU != 0 || s.Waiting != 0 {
 		t.Errorf("at the end: %+v", s)
 	}

@@ -179,6 +179,7 @@ func TestE2EVMLife(t *testing.T) {
 	if out := p.must("vm", "status"); !strings.Contains(out, "stopped; 'pybox vm start' starts it") {
 		t.Errorf("status before: %s", out)
 	}
+	p.config("[ready]\nstdlib = 1\n")
 	out := p.must("vm", "start", "-v")
 	for _, s := range []string{"The VM is running", "bundle verified", "agent answered", "guest, since its kernel started"} {
 		if !strings.Contains(out, s) {
@@ -219,7 +220,7 @@ func TestE2EVMLife(t *testing.T) {
 		t.Error("a restart that cannot be cost the VM")
 	}
 	p.config("")
-	p.must("vm", "restart")
+	p.must("vm", "restart", "-v") // which waits for no box where none is wanted
 	if r := p.status(); r.Guest.BootID == s.Guest.BootID || r.State != api.StateRunning {
 		t.Errorf("restart: boot id %s before and %s after", s.Guest.BootID, r.Guest.BootID)
 	}

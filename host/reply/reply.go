@@ -97,8 +97,11 @@ func JSON(w http.ResponseWriter, v any) {
 	send(w, "application/json", http.StatusOK, v)
 }
 
-// Problem answers p, with its status.
+// Problem answers p, with its status. One that is for want of room says when to ask again.
 func Problem(w http.ResponseWriter, p *api.Problem) {
+	if p.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
 	send(w, "application/problem+json", p.Status, p)
 }
 

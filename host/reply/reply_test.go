@@ -225,3 +225,14 @@ func TestJSON(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 }
+
+// A client that is sent away for want of room is told when to ask again, and no other.
+func TestProblemTellsWhenToAskAgain(t *testing.T) {
+	for status, want := range map[int]string{http.StatusServiceUnavailable: "1", http.StatusBadGateway: "", http.StatusForbidden: ""} {
+		w := httptest.NewRecorder()
+		Problem(w, &api.Problem{Type: api.ProblemBusy, Title: "no room", Status: status})
+		if got := w.Header().Get("Retry-After"); got != want || w.Code != status {
+			t.Errorf("%d: Retry-After %q, want %q", w.Code, got, want)
+		}
+	}
+}
