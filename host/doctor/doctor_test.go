@@ -551,7 +551,7 @@ var cases = []struct {
 	}, "vm.clock", Unknown, "no longer", ""},
 	{"no reading", func(p *patient) { s := p.running(); s.Guest.Clock = nil; p.serve(s) }, "vm.clock", Unknown, "not measured", ""},
 
-	{"well", func(*patient) {}, "versions", OK, "pybox 1.2.3, protocol 1", ""},
+	{"well", func(*patient) {}, "versions", OK, "pybox 1.2.3, protocol 2", ""},
 	{"running", func(p *patient) { p.serve(p.running()) }, "versions", OK, "daemon 1.2.3; agent 1.2.3", ""},
 	{"other daemon", func(p *patient) { s := p.running(); s.Version = "1.0"; p.serve(s) }, "versions", Advice, "the daemon is of another version", "restart"},
 	{"other bundle runs", func(p *patient) { s := p.running(); s.VM.Bundle = "other"; p.serve(s) }, "versions", Advice, "another bundle", "restart"},
