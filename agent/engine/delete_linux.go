@@ -28,24 +28,21 @@ type deleter struct {
 
 // delete tells whether it did what the command c is to do.
 func (d deleter) delete(c *exec.Cmd) bool {
-	root, id, ok := deleteArgs(c.Args)
+	root, id, ok := commandArgs(c.Args, "delete")
 	return ok && d.remove(root, id) == nil
 }
 
-// deleteArgs takes the arguments of `crun --root ROOT … delete ID`; ok is false for any
-// other command, that with --force among them.
-func deleteArgs(args []string) (root, id string, ok bool) {
+// commandArgs takes the arguments of `crun --root ROOT … COMMAND ID`; ok is false for any
+// other command, or with options of its own.
+func commandArgs(args []string, command string) (root, id string, ok bool) {
 	n := len(args)
 	i := slices.Index(args, "--root")
-	if n < 5 || args[n-2] != "delete" || i < 0 || i+1 >= n-2 {
+	if n < 5 || args[n-2] != command || i < 0 || i+1 >= n-2 {
 		return "", "", false
 	}
 	root, id = args[i+1], args[n-1]
 	return root, id, filepath.IsAbs(root) && cgroup.CheckPath(id) == nil && !strings.Contains(id, "/")
 }
-
-// errNotOurs: a container that is not what the deleter is for.
-var errNotOurs = errors.New("not a container of this kind")
 
 func (d deleter) remove(root, id string) error {
 	states, err := os.OpenRoot(root)
@@ -58,13 +55,16 @@ func (d deleter) remove(root, id string) error {
 		return err
 	}
 	defer state.Close()
-	s, err := readRuntimeState(state.FS())
+	path, err := readCgroupPath(state.FS())
 	if err != nil {
 		return err
 	}
-	group := strings.TrimPrefix(s.CgroupPath, "/")
-	if cgroup.CheckPath(group) != nil || filepath.Base(group) != id || s.Spec.Hooks != nil {
-		return fmt.Errorf("%w: its cgroup is %q", errNotOurs, s.CgroupPath)
+	group := strings.TrimPrefix(path, "/")
+	if cgroup.CheckPath(group) != nil || filepath.Base(group) != id {
+		return fmt.Errorf("%w: its cgroup is %q", errNotOurs, path)
+	}
+	if err := withoutHooks(state.FS()); err != nil {
+		return err
 	}
 	// The kernel removes none that has a process in it, or another cgroup.
 	if err := os.Remove(filepath.Join(d.cgroups, group)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -73,7 +73,7 @@ func (d deleter) remove(root, id string) error {
 	return states.RemoveAll(id)
 }
 
-// monitor is containerd's reaper, which knows one command that needs no process. It
+// monitor is containerd's reaper, which knows two commands that need no process. It
 // also gives back what Go's os.Process holds of a program that has ended (a descriptor,
 // pidfd_open(2)), which Go itself does late, since it is not Go that reaps.
 type monitor struct {
@@ -83,18 +83,26 @@ type monitor struct {
 
 // Start implements runc.ProcessMonitor.
 func (m monitor) Start(c *exec.Cmd) (chan runc.Exit, error) {
-	if m.deleter.delete(c) {
-		return exited(), nil
+	if ended := m.direct(c); ended != nil {
+		return ended, nil
 	}
 	return m.ProcessMonitor.Start(c)
 }
 
 // StartLocked implements runc.ProcessMonitor.
 func (m monitor) StartLocked(c *exec.Cmd) (chan runc.Exit, error) {
-	if m.deleter.delete(c) {
-		return exited(), nil
+	if ended := m.direct(c); ended != nil {
+		return ended, nil
 	}
 	return m.ProcessMonitor.StartLocked(c)
+}
+
+// direct does what c is to do, or gives nil.
+func (m monitor) direct(c *exec.Cmd) chan runc.Exit {
+	if m.deleter.delete(c) {
+		return exited()
+	}
+	return startDirectly(c)
 }
 
 // exited is the end of a command that had no process, in success.

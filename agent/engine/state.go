@@ -58,15 +58,54 @@ func readBounded(dir fs.FS, name string) ([]byte, error) {
 	return b, nil
 }
 
-// parseRuntimeState takes what crun 1.21 writes (src/libcrun/status.c).
-func parseRuntimeState(status, config []byte) (RuntimeState, error) {
-	var s struct {
-		PID     int    `json:"pid"`
-		Cgroup  string `json:"cgroup-path"`
-		Rootfs  string `json:"rootfs"`
-		Bundle  string `json:"bundle"`
-		Created string `json:"created"`
+// errNotOurs: a container that is not as those of this package are.
+var errNotOurs = errors.New("not a container of this kind")
+
+// withoutHooks is an error where crun's copy of the specification has hooks, or cannot be
+// read.
+func withoutHooks(dir fs.FS) error {
+	config, err := readBounded(dir, "config.json")
+	if err != nil {
+		return err
 	}
+	var spec struct {
+		Hooks *struct{} `json:"hooks"`
+	}
+	if err := json.Unmarshal(config, &spec); err != nil {
+		return fmt.Errorf("the runtime's configuration: %w", err)
+	}
+	if spec.Hooks != nil {
+		return fmt.Errorf("%w: it has hooks", errNotOurs)
+	}
+	return nil
+}
+
+// readCgroupPath reads the container's cgroup below the cgroup root out of crun's file
+// "status".
+func readCgroupPath(dir fs.FS) (string, error) {
+	b, err := readBounded(dir, "status")
+	if err != nil {
+		return "", err
+	}
+	var s runtimeStatus
+	if err := json.Unmarshal(b, &s); err != nil {
+		return "", fmt.Errorf("the runtime's status: %w", err)
+	}
+	return s.Cgroup, nil
+}
+
+// runtimeStatus is what is used of crun's file "status" (src/libcrun/status.c of 1.21).
+type runtimeStatus struct {
+	PID     int    `json:"pid"`
+	Cgroup  string `json:"cgroup-path"`
+	Rootfs  string `json:"rootfs"`
+	Bundle  string `json:"bundle"`
+	Created string `json:"created"`
+}
+
+// parseRuntimeState takes what crun 1.21 writes.
+func parseRuntimeState(status, config []byte) (RuntimeState, error) {
+	var s runtimeStatus
 	if err := json.Unmarshal(status, &s); err != nil {
 		return RuntimeState{}, fmt.Errorf("the runtime's status: %w", err)
 	}
