@@ -131,6 +131,7 @@ type life struct {
 	// left whether the box is still being removed when its run is over.
 	started, deleted, left bool
 	conn                   *runner.Conn
+	bytecode               runner.Bytecode // what the runner was compiled to, where it was asked
 	stdinW                 *os.File
 	outR, errR             *os.File // until somebody listens to them
 	stdout, stderr         *output.Capture
@@ -406,7 +407,11 @@ func (l *life) makeReady() error {
 	if h := l.m.o.Hooks().Made; h != nil {
 		h(l.cfg.ID, l.task.PID())
 	}
-	return l.check(false)
+	if err := l.check(false); err != nil {
+		return err
+	}
+	l.m.learn(l)
+	return nil
 }
 
 // make makes the box, with its runner waiting.
@@ -420,11 +425,15 @@ func (l *life) make() error {
 	if l.cfg.Work, err = makeWork(l.dir, l.cfg); err != nil {
 		return refuse(api.ReasonEngine, err)
 	}
-	listener, err := runner.Prepare(l.cfg.Work, l.cfg.HostUID(), l.cfg.HostGID())
+	code := l.m.bytecode(l.p.image)
+	listener, err := runner.Prepare(l.cfg.Work, l.cfg.HostUID(), l.cfg.HostGID(), code)
 	if err != nil {
 		return refuse(api.ReasonEngine, err)
 	}
 	defer listener.Close()
+	if code == nil && len(l.p.env) == 0 {
+		listener.AskBytecode()
+	}
 	if l.p.ahead {
 		listener.Late(l.p.imports)
 	}
@@ -507,6 +516,7 @@ func (l *life) meet(listener *runner.Listener) error {
 	if l.conn, err = listener.Accept(ctx, l.task.PID(), in, out, errs); err != nil {
 		return refuse(api.ReasonInterpreter, l.whyNoInterpreter(err))
 	}
+	l.bytecode = listener.Bytecode()
 	l.stage("interpreter ready")
 	return nil
 }

@@ -98,12 +98,13 @@ func interpreter(t testing.TB) string {
 // testBox is a box as far as the runner can tell: a Python that is PID 1 of a pid
 // namespace, in a working folder.
 type testBox struct {
-	t    testing.TB
-	work string
-	cmd  *exec.Cmd
-	conn *Conn
-	gone chan struct{} // closed when the init was reaped
-	late []string      // name and arguments that are still to be given
+	t       testing.TB
+	work    string
+	cmd     *exec.Cmd
+	conn    *Conn
+	gone    chan struct{} // closed when the init was reaped
+	learned Bytecode      // what Python made of the runner, where it was asked
+	late    []string      // name and arguments that are still to be given
 
 	in       *os.File // the program's standard input
 	out, err *drain
@@ -226,6 +227,8 @@ type boxSpec struct {
 	notIt bool
 	// code is what the image would have.
 	code []Bytecode
+	// ask has the init give what Python made of the runner.
+	ask bool
 	// late starts it before its program's name and arguments are known, with modules
 	// imported ahead.
 	late    bool
@@ -267,6 +270,9 @@ func (s boxSpec) start(t testing.TB) (*testBox, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if s.ask {
+		l.AskBytecode()
+	}
 	args := s.args
 	if s.late {
 		l.Late(s.modules)
@@ -296,6 +302,7 @@ func (s boxSpec) start(t testing.TB) (*testBox, error) {
 		pid = os.Getpid()
 	}
 	b.conn, err = l.Accept(ctx, pid, inBox, outBox, errBox)
+	b.learned = l.Bytecode()
 	return b, err
 }
 

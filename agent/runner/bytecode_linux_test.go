@@ -35,18 +35,54 @@ with open(name, "wb") as f:
 	return dir
 }
 
+// readBytecode takes the byte code below dir as if a runner had sent it.
 func readBytecode(t testing.TB, dir string) Bytecode {
 	t.Helper()
-	root, err := os.OpenRoot(dir)
+	found, err := filepath.Glob(filepath.Join(dir, "lib/__pycache__/*.pyc"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%q, %v", found, err)
+	}
+	b, err := os.ReadFile(found[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer root.Close()
-	code, err := ReadBytecode(root.FS(), "lib")
-	if err != nil || len(code) != 1 {
-		t.Fatalf("%d files, %v", len(code), err)
+	code := decodeBytecode(append([]byte(filepath.Base(found[0])+"\x00"), b...))
+	if code == nil {
+		t.Fatalf("%s is of no use", found[0])
 	}
 	return code
+}
+
+// TestAskBytecode gives a box what another has made of the runner.
+func TestAskBytecode(t *testing.T) {
+	first := boxSpec{env: baseEnv, args: []string{"main.py"}, ask: true}.mustStart(t)
+	if len(first.learned) != 1 {
+		t.Fatalf("%d files of byte code", len(first.learned))
+	}
+	first.start("main.py", "print('first')")
+	if r := first.finish(); r.out != "first\n" || r.err != "" {
+		t.Errorf("%+v", r)
+	}
+	for name, made := range readBytecode(t, compileAs(t, source, source)) {
+		if got := first.learned[name]; !bytes.Equal(got[:16], made[:16]) {
+			t.Errorf("%s begins with %x, want %x", name, got, made[:16])
+		}
+	}
+	// Code of another protocol, put behind the header, shows that it is used.
+	other := bytes.Replace(source, []byte(`b"R\x03"`), []byte(`b"R\x09"`), 1)
+	for name, made := range readBytecode(t, compileAs(t, other, other)) {
+		changed := Bytecode{name: append(bytes.Clone(first.learned[name][:16]), made[16:]...)}
+		if _, err := (boxSpec{env: baseEnv, args: []string{"main.py"}, code: []Bytecode{changed}}).start(t); !errors.Is(err, ErrProtocol) {
+			t.Errorf("a header that was learned does not go with the source: %v", err)
+		}
+	}
+	for _, late := range []bool{false, true} {
+		next := boxSpec{env: baseEnv, args: []string{"main.py"}, code: []Bytecode{first.learned}, late: late}.mustStart(t)
+		next.start("main.py", "print('next')")
+		if r := next.finish(); r.out != "next\n" || r.err != "" {
+			t.Errorf("%+v", r)
+		}
+	}
 }
 
 func TestBytecode(t *testing.T) {

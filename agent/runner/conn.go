@@ -345,26 +345,38 @@ func (c *Conn) read() (report, error) {
 // readFrom is read, and tells which process sent the message.
 func (c *Conn) readFrom() (report, int, error) {
 	b := make([]byte, maxReport+1) // one more: a longer one shows
-	n, pid, err := c.from(b)
+	n, pid, err := c.receive(b)
+	if err != nil {
+		return report{}, 0, err
+	}
+	r, err := judge(b[:n])
+	return r, pid, err
+}
+
+// receive reads a message as it is.
+func (c *Conn) receive(b []byte) (n, pid int, err error) {
+	n, pid, err = c.from(b)
 	if errors.Is(err, syscall.ECONNRESET) {
 		// An init that went away with messages unread: said once, and before
 		// what it had sent.
 		n, pid, err = c.from(b)
 	}
-	switch {
-	case errors.Is(err, io.EOF), isGone(err):
-		return report{}, 0, gone(err)
-	case err != nil:
-		return report{}, 0, err
+	if errors.Is(err, io.EOF) || isGone(err) {
+		err = gone(err)
 	}
-	r, err := decode(b[:n])
+	return n, pid, err
+}
+
+// judge decodes a message; one in which the runner gives up is an error.
+func judge(b []byte) (report, error) {
+	r, err := decode(b)
 	if err == nil && (r.kind == msgBroken || r.kind == msgUnable) {
 		err = fmt.Errorf("%w, it says %s", ErrBroken, r.text)
 		if r.kind == msgUnable {
 			err = fmt.Errorf("%w: %w", ErrUnable, err)
 		}
 	}
-	return r, pid, err
+	return r, err
 }
 
 func isGone(err error) bool {

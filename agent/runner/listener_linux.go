@@ -32,7 +32,17 @@ type Listener struct {
 
 	late    bool     // the program's name comes late
 	modules []string // to be imported ahead
+	ask     bool     // for byte code, which is then code
+	code    Bytecode
 }
+
+// AskBytecode says, before Accept, that the init is to give what its Python has made of
+// the runner. Bytecode gives that after Accept; nil: the init has none that could be used.
+// It is for boxes of that very image only, and as hostile as the image is.
+func (l *Listener) AskBytecode() { l.ask = true }
+
+// Bytecode is what AskBytecode asked for.
+func (l *Listener) Bytecode() Bytecode { return l.code }
 
 // Late says, before Accept, that the init was started with Placeholder, and which
 // modules it is to import before it is ready: their full names.
@@ -217,6 +227,11 @@ func (l *Listener) accept(ctx context.Context, pid int, streams []*os.File) (*Co
 		if err := l.handOver(sock, streams); err != nil {
 			return err
 		}
+		if l.ask {
+			if err := l.takeBytecode(c); err != nil {
+				return err
+			}
+		}
 		_, err := c.expect(msgReady)
 		return err
 	})
@@ -308,9 +323,34 @@ func (l *Listener) handOver(sock *net.UnixConn, streams []*os.File) error {
 		}
 		fds[i] = fd // the file stays open until Accept returns
 	}
-	_, _, err := sock.WriteMsgUnix(encodeStreams(l.late, l.modules), unix.UnixRights(fds...), nil)
+	var flags byte
+	if l.late {
+		flags |= flagLate
+	}
+	if l.ask {
+		flags |= flagBytecode
+	}
+	_, _, err := sock.WriteMsgUnix(encodeStreams(flags, l.modules), unix.UnixRights(fds...), nil)
 	if isGone(err) {
 		return gone(err)
+	}
+	return err
+}
+
+// takeBytecode reads the message of a runner's byte code.
+func (l *Listener) takeBytecode(c *Conn) error {
+	b := make([]byte, maxBytecodeMessage+1) // one more: a longer one is of no use
+	n, _, err := c.receive(b)
+	if err != nil {
+		return err
+	}
+	if n > 0 && b[0] == msgBytecode {
+		l.code = decodeBytecode(b[1:n])
+		return nil
+	}
+	r, err := judge(b[:n])
+	if err == nil {
+		err = unexpected(r)
 	}
 	return err
 }

@@ -15,9 +15,10 @@ import (
 // Numbers are little-endian.
 //
 //	agent to init
-//	  I late(1) modules             with the descriptors for 0, 1, 2 (SCM_RIGHTS); late is 1
-//	                                where Placeholder stands for the program's name; the
-//	                                modules to import ahead, with spaces between them
+//	  I flags(1) modules            with the descriptors for 0, 1, 2 (SCM_RIGHTS); flag 1:
+//	                                Placeholder stands for the program's name; flag 2:
+//	                                answered by C first; the modules to import ahead, with
+//	                                spaces between them
 //	  D path                        make this folder; answered by A
 //	  F mode(2) size(8) path        make this file of so many bytes, which come out of
 //	                                the pipe whose descriptor is with it; answered by A
@@ -25,6 +26,7 @@ import (
 //	  V arguments                   more of its arguments, each with a NUL behind it
 //	  G                             go
 //	init to agent
+//	  C name NUL bytes              the runner as a file of byte code; empty: there is none
 //	  R version(1)                  streams taken, ready
 //	  A errno(4) written(8)         file or folder made, or not
 //	  S                             the program's process is there, which sends this
@@ -40,6 +42,7 @@ const (
 	msgArgs    = 'V'
 	msgGo      = 'G'
 
+	msgBytecode   = 'C'
 	msgReady      = 'R'
 	msgAnswer     = 'A'
 	msgStarted    = 'S'
@@ -60,6 +63,8 @@ const (
 	maxArgsPiece = 4 << 10
 	// maxReport is the longest message of the init, a B or U.
 	maxReport = 512
+	// maxBytecodeMessage is the longest C that is of use.
+	maxBytecodeMessage = 1 + 64 + 1 + maxBytecodeBytes
 	// maxErrno is MAX_ERRNO of Linux.
 	maxErrno = 4095
 )
@@ -130,12 +135,11 @@ func isEnd(status uint32) bool {
 	}
 }
 
-func encodeStreams(late bool, modules []string) []byte {
-	b := []byte{msgStreams, 0}
-	if late {
-		b[1] = 1
-	}
-	return append(b, strings.Join(modules, " ")...)
+// Flags of the message with the streams.
+const flagLate, flagBytecode = 1, 2
+
+func encodeStreams(flags byte, modules []string) []byte {
+	return append([]byte{msgStreams, flags}, strings.Join(modules, " ")...)
 }
 
 func encodeFolder(name string) []byte { return append([]byte{msgFolder}, name...) }

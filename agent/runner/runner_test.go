@@ -12,19 +12,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/fstest"
 	"unicode"
 	"unicode/utf8"
 )
 
-func TestSourceAndHash(t *testing.T) {
-	sum := sha256.Sum256(Source())
+func TestSHA256(t *testing.T) {
+	sum := sha256.Sum256(source)
 	if SHA256() != hex.EncodeToString(sum[:]) {
 		t.Error(SHA256())
-	}
-	clear(Source())
-	if bytes.Equal(source, make([]byte, len(source))) {
-		t.Error("Source gives the package's own bytes away")
 	}
 }
 
@@ -192,32 +187,27 @@ func pyc(flags uint32, bytes int) []byte {
 	return append(b, make([]byte, max(0, bytes-8))...)
 }
 
-func TestReadBytecode(t *testing.T) {
-	const dir = "lib/__pycache__/"
-	fsys := fstest.MapFS{
-		dir + "sitecustomize.cpython-313.pyc":       {Data: pyc(1, 100)},
-		dir + "sitecustomize.cpython-313.opt-1.pyc": {Data: pyc(3, 100)},
-		dir + "sitecustomize.cpython-312.pyc":       {Data: pyc(0, 100)}, // goes by the source's time
-		dir + "sitecustomize.cpython-311.pyc":       {Data: pyc(1, 16)},
-		dir + "sitecustomize.cpython-310.pyc":       {Data: pyc(1, maxBytecodeBytes+1)},
-		dir + "sitecustomize.cpython-309.pyc":       {Mode: fs.ModeDir},
-		dir + "other.cpython-313.pyc":               {Data: pyc(1, 100)},
-	}
-	code, err := ReadBytecode(fsys, "lib")
-	if err != nil || len(code) != 2 {
-		t.Fatalf("%d files, %v", len(code), err)
-	}
-	for name, b := range code {
-		if want := pyc(3, 100); !bytes.Equal(b, want) {
-			t.Errorf("%s: %q", name, b[:16])
+func TestDecodeBytecode(t *testing.T) {
+	const name = "sitecustomize.cpython-313.pyc"
+	for _, known := range []string{name, "sitecustomize.cpython-313.opt-1.pyc"} {
+		code := decodeBytecode(append([]byte(known+"\x00"), pyc(1, 100)...))
+		if len(code) != 1 || !bytes.Equal(code[known], pyc(3, 100)) {
+			t.Errorf("%s: %q", known, code)
 		}
 	}
-	if code, err := ReadBytecode(fsys, "absent"); err != nil || len(code) != 0 {
-		t.Errorf("%v, %v", code, err)
-	}
-	fsys["bad/__pycache__"] = &fstest.MapFile{}
-	if _, err := ReadBytecode(fsys, "bad"); err == nil {
-		t.Error("a file in the place of the folder was taken")
+	for why, body := range map[string][]byte{
+		"nothing":                 nil,
+		"no file":                 []byte(name),
+		"by the source's time":    append([]byte(name+"\x00"), pyc(0, 100)...),
+		"no code":                 append([]byte(name+"\x00"), pyc(1, 16)...),
+		"too long":                append([]byte(name+"\x00"), pyc(1, maxBytecodeBytes+1)...),
+		"another module":          append([]byte("other.cpython-313.pyc\x00"), pyc(1, 100)...),
+		"in another folder":       append([]byte("../"+name+"\x00"), pyc(1, 100)...),
+		"a name with a line more": append([]byte(name+"\n\x00"), pyc(1, 100)...),
+	} {
+		if code := decodeBytecode(body); code != nil {
+			t.Errorf("%s: %q was taken", why, code)
+		}
 	}
 }
 
@@ -230,6 +220,10 @@ func FuzzBytecode(f *testing.F) {
 			t.Errorf("name %q", name)
 		}
 		out, ok := checked(b)
+		code := decodeBytecode(append([]byte(name+"\x00"), b...))
+		if want := ok && bytecodeName.MatchString(name); want != (code != nil) || want && !bytes.Equal(code[name], out) {
+			t.Errorf("%q: %q, want it: %t", name, code, want)
+		}
 		if !ok {
 			return
 		}

@@ -296,7 +296,7 @@ seed(sys.argv[1], sys.argv[2])
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, interpreter(t), "-c", program, from, to)
-	cmd.Stdin = bytes.NewReader(Source())
+	cmd.Stdin = bytes.NewReader(source)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
