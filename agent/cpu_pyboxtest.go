@@ -3,8 +3,8 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -17,108 +17,76 @@ import (
 )
 
 func init() {
-	// The CPU time of this guest since it booted, told apart, in milliseconds: what the
-	// bench divides by runs. "boxes" is what the kernel counts for the cgroup that all
-	// boxes are in, those that are gone too; "crun" is what children of the shim and the
-	// agent took, less that; "other" is the rest of all, which the kernel counts by its clock's
-	// ticks.
-	requests["cpu-times"] = func(m *box.Manager, _ *http.Request) (string, error) {
-		t, err := cpuTimes(m.Status().ShimPID)
+	// The processor time that was used since the guest's start, by whom, as JSON:
+	// microseconds of the agent, the shim, the boxes (from the moment on that their
+	// cgroup has the process), crun (what the shim's children took beside that), and the
+	// whole guest, in and out of the kernel. All but the boxes' is counted in ticks.
+	requests["cpu"] = func(boxes *box.Manager, _ *http.Request) (string, error) {
+		used, err := cpuUsed(boxes.Status().ShimPID)
 		if err != nil {
 			return "", err
 		}
-		b, err := json.Marshal(t)
+		b, err := json.Marshal(used)
 		return string(b), err
 	}
 }
 
-// tickMS is how long a tick of user space's clock is, USER_HZ being 100 (proc(5)).
-const tickMS = 10
+// userHz is the unit of times in /proc, USER_HZ: a second has so many.
+const userHz = 100
 
-func cpuTimes(shim int) (map[string]float64, error) {
-	if shim <= 0 {
-		return nil, errors.New("there is no shim")
-	}
-	t := map[string]float64{}
-	for name, pid := range map[string]int{"agent": os.Getpid(), "shim": shim, "init": 1} {
-		own, children, err := processTimes(pid)
-		if err != nil {
-			return nil, err
-		}
-		t[name] = own
-		if name != "init" {
-			t["crun"] += children
-		}
-	}
-	boxes, err := cgroupTime(oci.CgroupParent)
+func cpuUsed(shim int) (map[string]int64, error) {
+	agent, _, err := processTimes(strconv.Itoa(os.Getpid()))
 	if err != nil {
 		return nil, err
 	}
-	t["boxes"], t["crun"] = boxes, max(t["crun"]-boxes, 0)
-	all, err := allTime()
+	own, children, err := processTimes(strconv.Itoa(shim))
 	if err != nil {
 		return nil, err
 	}
-	t["other"] = max(all-t["agent"]-t["shim"]-t["init"]-t["crun"]-t["boxes"], 0)
-	return t, nil
+	var inBoxes int64
+	b, err := os.ReadFile(filepath.Join(cgroupDir, oci.CgroupParent, "cpu.stat"))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Sscanf(string(b), "usage_usec %d", &inBoxes); err != nil {
+		return nil, fmt.Errorf("cpu.stat: %w", err)
+	}
+	all, err := guestTimes()
+	return map[string]int64{
+		"agent_usec": agent, "shim_usec": own, "crun_usec": max(0, children-inBoxes), "boxes_usec": inBoxes, "guest_usec": all,
+	}, err
 }
 
-// processTimes are the CPU times of a process, and of those children that it has waited
-// for (proc_pid_stat(5)).
-func processTimes(pid int) (own, children float64, err error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+// processTimes gives the processor times of a process, and of its children that it has
+// waited for: proc_pid_stat(5).
+func processTimes(pid string) (own, children int64, err error) {
+	b, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	if err != nil {
 		return 0, 0, err
 	}
-	_, rest, _ := strings.Cut(string(b), ") ")
-	v, err := numbers(strings.Fields(rest), 11, 4) // utime, stime, cutime, cstime
-	if err != nil {
-		return 0, 0, fmt.Errorf("process %d: %w", pid, err)
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(fields) < 15 {
+		return 0, 0, fmt.Errorf("the times of process %s are not there", pid)
 	}
-	return tickMS * (v[0] + v[1]), tickMS * (v[2] + v[3]), nil
-}
-
-// cgroupTime is usage_usec of a cgroup, in milliseconds.
-func cgroupTime(name string) (float64, error) {
-	b, err := os.ReadFile(filepath.Join(cgroupDir, name, "cpu.stat"))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(b)) {
-		if text, ok := strings.CutPrefix(line, "usage_usec "); ok {
-			v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-			return v / 1000, err
+	var t [4]int64
+	for i := range t {
+		if t[i], err = strconv.ParseInt(fields[11+i], 10, 64); err != nil {
+			return 0, 0, err
 		}
 	}
-	return 0, fmt.Errorf("cgroup %s: no usage_usec", name)
+	const tick = 1e6 / userHz
+	return (t[0] + t[1]) * tick, (t[2] + t[3]) * tick, nil
 }
 
-// allTime is all that was not idle (proc_stat(5)).
-func allTime() (float64, error) {
+// guestTimes gives what all processors together were busy: proc_stat(5).
+func guestTimes() (busy int64, err error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, err
 	}
-	line, _, _ := strings.Cut(string(b), "\n")
-	v, err := numbers(strings.Fields(line), 1, 8)
-	if err != nil {
-		return 0, err
+	var t [7]int64 // user, nice, system, idle, iowait, irq, softirq
+	if _, err := fmt.Sscanf(string(b), "cpu %d %d %d %d %d %d %d", &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6]); err != nil {
+		return 0, fmt.Errorf("/proc/stat: %w", err)
 	}
-	return tickMS * (v[0] + v[1] + v[2] + v[5] + v[6] + v[7]), nil // without idle and iowait
-}
-
-// numbers are n of the fields, from the one at from.
-func numbers(fields []string, from, n int) ([]float64, error) {
-	if len(fields) < from+n {
-		return nil, fmt.Errorf("%d fields: %w", len(fields), strconv.ErrSyntax)
-	}
-	var all []float64
-	for _, f := range fields[from : from+n] {
-		v, err := strconv.ParseFloat(f, 64)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, v)
-	}
-	return all, nil
+	return (t[0] + t[1] + t[2] + t[5] + t[6]) * (1e6 / userHz), nil
 }
