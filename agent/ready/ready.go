@@ -398,7 +398,8 @@ func (m *making[P, B]) giveUp(why error) {
 // Take gives a box of the kind Key, and how long it has waited. One that is in the
 // making, and that no other run waits for, is waited for, but for a Slow kind: for up to
 // ClaimFor, which is about what it takes to make another. ok is false where there is
-// none, or ctx has ended.
+// none, or ctx has ended, and while runs wait for room: the boxes make way for those, who
+// came before.
 func (p *Pool[P, B]) Take(ctx context.Context, key string) (box B, waited time.Duration, ok bool) {
 	e, claim := p.take(key)
 	if claim != nil {
@@ -420,6 +421,9 @@ func (p *Pool[P, B]) Take(ctx context.Context, key string) (box B, waited time.D
 func (p *Pool[P, B]) take(key string) (*entry[B], *making[P, B]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.o.Crowded() {
+		return nil, nil
+	}
 	for _, k := range p.kinds {
 		if k.Key != key {
 			continue
