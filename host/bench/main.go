@@ -21,8 +21,7 @@ const usage = `usage:
   bench measure --pybox FILE --bundle DIR --test-bundle DIR … --json FILE
   bench page --json FILE --dir DIR     performance.md, .svg and .json from a report
   bench check --json FILE --baseline FILE
-                                       fails where a figure has become clearly worse
-`
+                                       fails where a figure has become clearly worse`
 
 // errFailed: what is to be said has been said.
 var errFailed = errors.New("failed")

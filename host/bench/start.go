@@ -19,9 +19,9 @@ const noneReady = "[ready]\nstdlib = 0\n"
 
 // startTimes are how long starts took, in milliseconds.
 type startTimes struct {
-	whole, toUser, first []float64
-	stages               map[string][]float64
-	order                []string
+	whole, toUser []float64
+	stages        map[string][]float64
+	order         []string
 }
 
 // add takes in a start that took so long as a whole.
