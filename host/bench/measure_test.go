@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -32,6 +33,18 @@ func TestRates(t *testing.T) {
 func TestSlug(t *testing.T) {
 	if got := slug("guest: Kernel up, (2)"); got != "guest-kernel-up-2" {
 		t.Error(got)
+	}
+}
+
+func TestGuestTimes(t *testing.T) {
+	got, err := guestTimes([]byte(`{"agent_usec":1000,"shim_usec":2000,"crun_usec":3000,"boxes_usec":4000,"guest_usec":15000}`))
+	if err != nil || !maps.Equal(got, cpuTimes{"agent": 1, "shim": 2, "crun": 3, "boxes": 4, "other": 5}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, text := range []string{"", `{"agent_usec":1000}`} {
+		if got, err := guestTimes([]byte(text)); err == nil {
+			t.Errorf("%q: %v", text, got)
+		}
 	}
 }
 
