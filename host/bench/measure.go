@@ -36,7 +36,7 @@ var benches = []bench{
 	{name: "data", measure: benchData, wants: func(o *options) bool { return o.dataBundle != "" && !o.quick }},
 	{name: "imports", measure: benchImports, wants: func(o *options) bool { return o.plainBundle != "" && !o.quick }},
 	{name: "files", measure: benchFiles},
-	{name: "peers", measure: benchPeers, wants: func(o *options) bool { return o.peersDisk != "" && !o.quick }},
+	{name: "peers", measure: benchPeers, wants: func(o *options) bool { return o.peersDisk != "" }},
 	{name: "memory", measure: benchMemory},
 	{name: "sockets", measure: benchSockets},
 }
