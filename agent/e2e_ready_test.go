@@ -182,7 +182,7 @@ func testSameProgram(t *testing.T, g *boxtest.Guest) {
 	g.Idle(t)
 	cold := inKind(t, g, p, api.BoxCold)
 	g.SetReady(t, 1, p)
-	a, b := strings.Split(string(cold.Stdout), "\n"), strings.Split(string(ready.Stdout), "\n")
+	a, b := strings.Split(withoutSlot(cold), "\n"), strings.Split(withoutSlot(ready), "\n")
 	for i := range max(len(a), len(b)) {
 		if i >= len(a) || i >= len(b) || a[i] != b[i] {
 			t.Errorf("line %d\ncold:  %s\nready: %s", i+1, a[min(i, len(a)-1)], b[min(i, len(b)-1)])
@@ -193,6 +193,22 @@ func testSameProgram(t *testing.T, g *boxtest.Guest) {
 			t.Errorf("no %q in:\n%s", want, ready.Stdout)
 		}
 	}
+}
+
+// rangeOfSlot is a user or group id of the guest's in the options of a mount.
+var rangeOfSlot = regexp.MustCompile(`\b([ug]id)=(\d+)`)
+
+// withoutSlot is what a program printed, with all ids of the guest's as in the first
+// slot: which one a box has is by chance.
+func withoutSlot(o *boxtest.Outcome) string {
+	return rangeOfSlot.ReplaceAllStringFunc(string(o.Stdout), func(option string) string {
+		part := rangeOfSlot.FindStringSubmatch(option)
+		id, err := strconv.Atoi(part[2])
+		if err != nil || id < oci.FirstID {
+			return option
+		}
+		return fmt.Sprintf("%s=%d", part[1], (id-oci.FirstID)%oci.IDRange)
+	})
 }
 
 // testReadyEndings: each end is told as that of a cold box is.

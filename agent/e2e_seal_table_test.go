@@ -99,9 +99,7 @@ ptrace peek at {a child,PID 1}              | EPERM | ESRCH | ESRCH |
 ptrace traceme                              | EPERM | EPERM | done |
 {process_vm_readv,process_vm_writev} of {a child,PID 1} | EPERM | ENOSYS | ENOSYS |
 kcmp with {a child,PID 1}                   | EPERM | ENOSYS | ENOSYS |
-/proc/PID/mem of a child, {read,write}      | EACCES | EACCES | done |
-/proc/PID/mem of PID 1, read                | EACCES | EACCES | EIO |
-/proc/PID/mem of PID 1, write               | EACCES | EACCES | done |
+/proc/PID/mem of {a child,PID 1}, {read,write} | EACCES | EACCES | done |
 process_madvise of {a child,PID 1}          | EPERM | EPERM | EINVAL |
 process_mrelease of {a child,PID 1}         | EPERM | EINVAL | EINVAL |
 {move_pages,migrate_pages} of {a child,PID 1} | ENOSYS | = | = | not in the kernel

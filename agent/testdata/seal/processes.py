@@ -12,6 +12,8 @@ TRACEME, PEEKDATA, ATTACH, SEIZE = 0, 2, 16, 0x4206
 # One word of this process's memory, at the same address in its children.
 word = ctypes.c_uint64(0x5EA1)
 ADDRESS = ctypes.addressof(word)
+# One that every process of the box has: PID 1 is this interpreter before a fork.
+SHARED = id(None)
 FIRST = "PID 1"
 
 
@@ -61,7 +63,7 @@ def vm(name, pid):
 def read_memory(pid):
     fd = os.open("/proc/%d/mem" % pid, os.O_RDONLY)
     try:
-        os.pread(fd, 8, ADDRESS)
+        os.pread(fd, 8, SHARED)
     finally:
         os.close(fd)
 
