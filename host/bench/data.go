@@ -26,7 +26,7 @@ const (
 	// dataMachineMemory is the machine's, dataBoxMemory the box's, in bytes.
 	dataMachineMemory, dataBoxMemory = 2 << 30, 512 << 20
 	// dataRuns are measured of each kind.
-	dataRuns = 6
+	dataRuns = 5
 	// importRuns are measured of each import; without byte code, which takes much
 	// longer, one is.
 	importRuns  = 3

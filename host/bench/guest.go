@@ -166,7 +166,7 @@ func (t *runTimes) figures(kind, group string, exit, record float64) []report.Fi
 func benchCold(ctx context.Context, o *options, g *boxtest.Guest, r *report.Report) error {
 	var t runTimes
 	var peak []float64
-	rounds := warmUps + o.times(24)
+	rounds := warmUps + o.times(20)
 	for i := range rounds {
 		alone, err := bareTime(ctx, g, "")
 		if err != nil {

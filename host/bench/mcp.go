@@ -16,7 +16,7 @@ import (
 )
 
 // mcpCalls is how many calls are measured of what one costs the server.
-const mcpCalls = 40
+const mcpCalls = 20
 
 // mcpServer is 'pybox mcp' with a client on its pipes.
 type mcpServer struct {
@@ -86,7 +86,7 @@ func (s *service) benchMCP(ctx context.Context, o *options, r *report.Report) er
 		return err
 	}
 	var alone []float64
-	for range o.times(20) {
+	for range o.times(10) {
 		took, err := s.spend(ctx, "", "exec", "--quiet", program)
 		if err != nil {
 			return err

@@ -18,10 +18,10 @@ import (
 
 func TestRates(t *testing.T) {
 	l := load{clients: 2}
-	for i := range 25 { // two a second, then four
-		end := time.Duration(i+1) * 500 * time.Millisecond
-		if i >= 10 {
-			end = 5*time.Second + time.Duration(i-9)*250*time.Millisecond
+	end := time.Duration(0)
+	for i := range 2*batchRuns + batchRuns/2 { // two a second, then four, and half a batch
+		if end += 500 * time.Millisecond; i >= batchRuns {
+			end -= 250 * time.Millisecond
 		}
 		l.ends = append(l.ends, end)
 	}

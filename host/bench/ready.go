@@ -19,7 +19,7 @@ func benchReady(ctx context.Context, o *options, g *boxtest.Guest, r *report.Rep
 	var t runTimes
 	var held []float64
 	err := whileReady(ctx, g, p, func() error {
-		for i := range warmUps + o.times(60) {
+		for i := range warmUps + o.times(40) {
 			if err := untilReady(ctx, g); err != nil {
 				return err
 			}

@@ -23,7 +23,7 @@ const (
 	groupThroughput = "Many runs at once"
 	// throughputRuns are measured with each number of clients, in batches of
 	// batchRuns, each of which is a sample, after those that a batch takes.
-	throughputRuns, batchRuns = 60, 10
+	throughputRuns, batchRuns = 40, 8
 )
 
 // clientCounts are how many clients ask at a time, each for a run as soon as it has the
@@ -98,7 +98,7 @@ type load struct {
 func (s *service) load(ctx context.Context, clients, runs int) (*load, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*patience)
 	defer cancel()
-	// What is under way when the measuring begins is what is when it ends.
+	// As many boxes are ready when the measuring begins as such a load leaves.
 	if _, err := s.many(ctx, clients, max(batchRuns, clients)); err != nil {
 		return nil, err
 	}
