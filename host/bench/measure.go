@@ -72,7 +72,7 @@ var groups = []report.Group{
 	{Name: groupReady, About: "An empty program, over the agent's protocol alone, on the guest's own clock: without a client, and without the daemon. A box is made ahead, verified, with Python up in it, and waits; the run is measured when it is there."},
 	{Name: groupCold, About: "The same, where no box waits: one is made for the run, all its settings are read back, and it is removed. The rows under a time are its steps, in their order."},
 	{Name: groupClients, About: "The same empty program as a person or a program asks for it, from the request to the complete receipt, with the box removed. Bare Python ran before each, in the guest of that run."},
-	{Name: groupPeers, About: "Containers with the same limits, made by other engines from Debian's packages, in a guest like PyBox's."},
+	{Name: groupPeers, About: aboutPeers},
 	{Name: groupThroughput, About: "Clients of the API ask for a run each, and for the next as soon as they have the receipt. The configuration is the default, and boxes are made ahead as they are used. CPU time is told apart by process; that of the VMM has the whole guest in it. The guest counts as its own also what the host did meanwhile with the processors that it runs on."},
 	{Name: groupMemory, About: "What is held in the guest and on the host."},
 	{Name: groupStart, About: "`pybox vm start` from the command to its end, and the stages that it reports. Before user space there is the VMM's own start and the kernel's."},

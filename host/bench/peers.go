@@ -25,6 +25,17 @@ const (
 	peersWarmUp = 1
 )
 
+// aboutPeers says what is compared.
+const aboutPeers = "The same empty program on the same image in one guest with PyBox's own kernel, in turns: by `pybox exec`, and by " +
+	"container engines from Debian's packages. A time is that of a whole command, from its start to its end; `pybox exec` runs on the host, " +
+	"and the others, which are not told of a virtual machine, in the guest, where their daemons run already and have the image. " +
+	"All are limited to 128 MiB, 32 processes and half a CPU, with no network but a loopback, a read-only root, no capabilities, " +
+	"no_new_privileges and a filter of system calls; that was read, inside and from the cgroup, before anything was measured. " +
+	"`ctr` has no limit of processes. `crun` and `runc` get the specification of a box, user namespace and filter too, but for the limit " +
+	"of swap with `runc`, which fails where the kernel has no swap. With the others the program is root, in the guest's user namespace, " +
+	"behind their own filters, and they put an overlay of memory on the image for each container. `dockerd` has neither bridge nor firewall " +
+	"to set up, since the guest has none. None but PyBox reads back what it set, counts and bounds what is printed, or leaves a receipt."
+
 // peer is an engine that is measured.
 type peer struct {
 	peers.Peer
@@ -42,13 +53,13 @@ type peer struct {
 func newPeers() []*peer {
 	return []*peer{
 		{Peer: peers.Crun, name: "`crun run`", packages: []string{"crun"}, every: 1,
-			note: "the specification of a box; nothing is read back, told or kept"},
+			note: "the specification of a box"},
 		{Peer: peers.Runc, name: "`runc run`", packages: []string{"runc"}, every: 1,
-			note: "the same"},
+			note: "the same without a limit of swap"},
 		{Peer: peers.Containerd, name: "`ctr run --rm`", packages: []string{"containerd", "runc"}, every: 2,
-			note: "overlayfs snapshot, --read-only --seccomp --memory-limit --cpus 0.5, all capabilities dropped; ctr cannot limit processes"},
+			note: "--read-only --seccomp --memory-limit 134217728 --cpus 0.5, and --cap-drop for each"},
 		{Peer: peers.Docker, name: "`docker run --rm`", packages: []string{"docker.io", "containerd", "runc"}, every: 2,
-			note: "--network none --memory 128m --memory-swap 128m --pids-limit 32 --cpus 0.5 --read-only --cap-drop ALL --security-opt no-new-privileges; overlay2 on tmpfs, dockerd without bridge and iptables"},
+			note: "--network none --memory 128m --memory-swap 128m --pids-limit 32 --cpus 0.5 --read-only --cap-drop ALL --security-opt no-new-privileges"},
 		{Peer: peers.DockerPeriod, name: "`docker run --rm`, CPU limit as PyBox's", packages: []string{"docker.io"}, every: 4,
 			note: "the same with --cpu-period 1000000 --cpu-quota 500000 instead of --cpus"},
 	}
