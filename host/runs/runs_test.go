@@ -102,7 +102,7 @@ type bench struct {
 }
 
 // newBench makes a service whose guest plays play.
-func newBench(t *testing.T, play func(*script), change ...func(*Options)) *bench {
+func newBench(t testing.TB, play func(*script), change ...func(*Options)) *bench {
 	b := &bench{guest: guestruntest.New(t, play), keep: &keeper{t: t}}
 	o := Options{
 		Guest: b.guest, Keep: b.keep, Policy: policy.New(config.Default()), QueueWait: 20 * time.Second,
