@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // The files of the page, in one folder.
@@ -44,19 +45,18 @@ func writeHow(b *strings.Builder, r *Report) {
 	if r.Commit != "" {
 		from += " (" + r.Commit + ")"
 	}
-	fmt.Fprintf(b, "Measured on %s with %s: %s on %s/%s with %s, a guest of %s with %s and %s.\n",
+	text := fmt.Sprintf("Measured on %s with %s: %s on %s/%s with %s, a guest of %s with %s and %s. ",
 		r.When.Format("2 January 2006"), from, m.VMM, m.HostOS, m.HostArch, count(m.HostCPUs, "CPU"), m.GuestArch, count(m.VCPUs, "CPU"), kernels(m.Kernel))
 	if m.Acceleration == "tcg" {
-		b.WriteString("**The guest was emulated (TCG), without hardware virtualization**: everything in it takes 5 to\n" +
-			"20 times as long as it would with that, so the times below say nothing about another machine.\n")
+		text += "**The guest was emulated (TCG), without hardware virtualization**: everything in it takes 5 to 20 times as long " +
+			"as it would with that, so the times below say nothing about another machine. "
 	} else {
-		fmt.Fprintf(b, "Acceleration: %s. The times below are that machine's.\n", m.Acceleration)
+		text += fmt.Sprintf("Acceleration: %s. The times below are that machine's. ", m.Acceleration)
 	}
-	b.WriteString("What can be compared are the *ratios*: each is to what is named beside it, mostly bare\n" +
-		"`python3 -I -S -c pass` as a process in the same guest without any box, measured in turns with it,\n" +
-		"so that whatever else the machine did met both. A ratio is that of the two medians. Other machines\n" +
-		"will have other ratios too: emulation slows some things more than others.\n\n" +
-		"*p95*: 19 of 20 were at least as good. *n*: how many were measured.\n\n")
+	text += "What can be compared are the *ratios*: each is to what is named above its table, mostly bare `python3 -I -S -c pass` " +
+		"as a process in the same guest without any box, measured in turns with it, so that whatever else the machine did met both. " +
+		"A ratio is that of the two medians. Other machines will have other ratios too: emulation slows some things more than others."
+	b.WriteString(wrap(text) + "\n\n*p95*: 19 of 20 were at least as good. *n*: how many were measured.\n\n")
 	if r.Quick {
 		b.WriteString("This was the quick measuring: fewer runs, and not all parts.\n\n")
 	}
@@ -98,7 +98,7 @@ func writeBudgets(b *strings.Builder, r *Report) {
 		if f.Budget.OfRatio {
 			text = number(v)
 		}
-		fmt.Fprintf(b, "- %s: %s is %s, where %s is allowed\n", f.Group, f.Name, text, f.Budget.text(f.value))
+		fmt.Fprintf(b, "- %s: %s is %s, where %s is allowed\n", f.Group, r.whole(f), text, f.Budget.text(f.value))
 	}
 	b.WriteString("\n")
 }
@@ -112,7 +112,7 @@ func writeGroup(b *strings.Builder, r *Report, g Group) {
 		about = strings.TrimSpace(about + " Ratios are to: " + strings.Join(bases, "; ") + ".")
 	}
 	if about != "" {
-		fmt.Fprintf(b, "%s\n\n", about)
+		fmt.Fprintf(b, "%s\n\n", wrap(about))
 	}
 	b.WriteString("| | median | p95 | n | ratio | budget | |\n| --- | ---: | ---: | ---: | ---: | --- | --- |\n")
 	for _, f := range figures {
@@ -135,6 +135,27 @@ func (r *Report) bases(figures []Figure) []string {
 
 // cell is text for a table.
 func cell(s string) string { return strings.ReplaceAll(oneLine(s), "|", `\|`) }
+
+// wrap breaks text into lines of at most 92 characters, where it has words of that length.
+func wrap(s string) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(s) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+n > 92:
+			b.WriteString("\n")
+			column = 0
+		default:
+			b.WriteString(" ")
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	return b.String()
+}
 
 // oneLine is text without line feeds.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -61,10 +61,10 @@ func read(t *testing.T, name string) []byte {
 
 func TestPageSays(t *testing.T) {
 	r := example()
-	page := string(Page(r))
+	page := oneLine(string(Page(r)))
 	for _, want := range []string{
 		"QEMU 7.2.22 on linux/amd64", "emulated (TCG)", "Of 3 budgets that PyBox holds itself to, all were kept.",
-		"## Runs\n\nWhat they take. Ratios are to: bare `python3`.", `| &emsp;a \| part |`, "![",
+		"## Runs What they take. Ratios are to: bare `python3`.", `| &emsp;a \| part |`, "![",
 		"| to the exit | 80 ms | 83.5 ms | 30 | 0.533 | ratio at most 0.6 |",
 	} {
 		if !strings.Contains(page, want) {
@@ -77,9 +77,9 @@ func TestPageSays(t *testing.T) {
 	r.Figures[0] = r.Figures[0].RatioAtMost(0.5)
 	r.Machine.Acceleration = "kvm"
 	r.Fail("data", errors.New("first\nsecond"))
-	page = string(Page(r))
+	page = oneLine(string(Page(r)))
 	for _, want := range []string{
-		"**1 missed**, and the others kept:\n\n- Runs: to the exit is 0.533, where ratio at most 0.5 is allowed", "ratio at most 0.5 **missed**",
+		"**1 missed**, and the others kept: - Runs: to the exit is 0.533, where ratio at most 0.5 is allowed", "ratio at most 0.5 **missed**",
 		"**Not measured whole**: data: first second", "Acceleration: kvm.",
 	} {
 		if !strings.Contains(page, want) {

@@ -259,11 +259,27 @@ func (r *Report) check() error {
 		if f.N < 1 || !finite(f.Median, f.P95, f.Min, f.Low, f.High) || !finite(f.Samples...) {
 			return fmt.Errorf("%w: the figure %.40q has numbers that cannot be", ErrInvalid, f.ID)
 		}
-		if f.Ratio != nil && (!finite(*f.Ratio) || !seen[f.Base]) || f.PartOf != "" && (!seen[f.PartOf] || f.PartOf == f.ID) {
+		if f.Ratio != nil && (!finite(*f.Ratio) || !seen[f.Base]) || f.PartOf != "" && !seen[f.PartOf] {
 			return fmt.Errorf("%w: the figure %.40q is held against one that is not there", ErrInvalid, f.ID)
+		}
+		if !r.ends(f) {
+			return fmt.Errorf("%w: the figure %.40q is a part of too many others, or of itself", ErrInvalid, f.ID)
 		}
 	}
 	return nil
+}
+
+// ends says whether a figure is a whole, or is so after fewer than maxDepth steps to what
+// it is a part of.
+func (r *Report) ends(f Figure) bool {
+	for range maxDepth {
+		whole, ok := r.Figure(f.PartOf)
+		if !ok {
+			return true
+		}
+		f = whole
+	}
+	return false
 }
 
 func finite(v ...float64) bool {

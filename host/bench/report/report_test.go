@@ -123,6 +123,7 @@ func TestReportRefused(t *testing.T) {
 		"not a number":   func(r *Report) { r.Figures[0].Median = math.NaN() },
 		"infinite ratio": func(r *Report) { v := math.Inf(1); r.Figures[0].Ratio = &v },
 		"part of itself": func(r *Report) { r.Figures[1].PartOf = "ready.part" },
+		"in a circle":    func(r *Report) { r.Figures[0].PartOf = "ready.part" },
 	} {
 		r := example()
 		alter(r)
@@ -132,6 +133,22 @@ func TestReportRefused(t *testing.T) {
 	}
 	if _, err := Decode([]byte("{")); !errors.Is(err, ErrInvalid) {
 		t.Errorf("half of one: %v", err)
+	}
+}
+
+// TestPartsFollow: what is a part of a figure comes behind it, however it was added.
+func TestPartsFollow(t *testing.T) {
+	r := example()
+	r.Add(Figure{ID: "late", Group: "Runs", Name: "late", Unit: "ms"}.Once(1).In("ready.part"))
+	var got []string
+	for _, f := range r.of("Runs") {
+		got = append(got, r.indent(f, ">")+f.ID)
+	}
+	if want := []string{"ready.exit", ">ready.part", ">>late", "bare"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if f, _ := r.Figure("late"); r.whole(f) != "to the exit: a | part: late" {
+		t.Errorf("its name is %q", r.whole(f))
 	}
 }
 

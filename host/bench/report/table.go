@@ -40,16 +40,49 @@ func (r *Report) groups() []Group {
 	return slices.DeleteFunc(all, func(g Group) bool { return len(r.of(g.Name)) == 0 })
 }
 
-// of are the figures of a group.
+// of are the figures of a group, what is a part of one behind that.
 func (r *Report) of(group string) []Figure {
-	return slices.DeleteFunc(slices.Clone(r.Figures), func(f Figure) bool { return f.Group != group })
+	in := slices.DeleteFunc(slices.Clone(r.Figures), func(f Figure) bool { return f.Group != group })
+	has := func(id string) bool { return slices.ContainsFunc(in, func(f Figure) bool { return f.ID == id }) }
+	var all []Figure
+	var add func(f Figure)
+	add = func(f Figure) {
+		all = append(all, f)
+		for _, part := range in {
+			if part.PartOf == f.ID {
+				add(part)
+			}
+		}
+	}
+	for _, f := range in {
+		if !has(f.PartOf) {
+			add(f)
+		}
+	}
+	return all
 }
+
+// whole is the name of a figure with those of what it is a part of before it.
+func (r *Report) whole(f Figure) string {
+	name := f.Name
+	for depth := 0; depth < maxDepth; depth++ {
+		var ok bool
+		if f, ok = r.Figure(f.PartOf); !ok {
+			break
+		}
+		name = f.Name + ": " + name
+	}
+	return name
+}
+
+// maxDepth bounds how many figures one can be a part of.
+const maxDepth = 4
 
 // indent is unit once for each figure that f is a part of, directly or not.
 func (r *Report) indent(f Figure, unit string) string {
 	for depth := 0; ; depth++ {
 		whole, ok := r.Figure(f.PartOf)
-		if !ok || depth > 3 {
+		if !ok || depth == maxDepth {
 			return strings.Repeat(unit, depth)
 		}
 		f = whole
