@@ -26,7 +26,7 @@ const (
 	// queuePlaces is how many of them fit at a time: 2 CPUs, and half of one each.
 	queuePlaces = 4
 	// maxDaemonMemory and maxAgentMemory are what they may have meanwhile, in bytes.
-	maxDaemonMemory, maxAgentMemory = 96 << 20, 64 << 20
+	maxDaemonMemory, maxAgentMemory = 128 << 20, 64 << 20
 )
 
 // TestE2EQueue: a hundred requests at once are served in the order in which they came,
