@@ -140,24 +140,6 @@ func TestParseFacts(t *testing.T) {
 	}
 }
 
-// TestFactsProgram runs the program that looks around here: it prints one line that
-// fits, and ends with its standard input.
-func TestFactsProgram(t *testing.T) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip(err)
-	}
-	cmd := exec.CommandContext(t.Context(), python, "-I", "-S", "-c", factsProgram)
-	out, err := cmd.Output()
-	if err != nil || len(out) > maxFacts {
-		t.Fatalf("%d bytes, %v", len(out), err)
-	}
-	f, err := parseFacts(out)
-	if err != nil || len(f.Capabilities[0]) != len(noCapabilities) || f.NoNewPrivileges == "" || !slices.Contains(f.Interfaces, "lo") || f.Memory != "" {
-		t.Errorf("%+v, %v", f, err)
-	}
-}
-
 // TestNoProduct: nothing that people run has this package in it; the test build of the
 // agent shows that it would be seen.
 func TestNoProduct(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,5 +115,23 @@ func TestWriteTar(t *testing.T) {
 	}
 	if got["python3.13"] != "text" || got["python3"] != "python3.13" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestFactsProgram runs the program that looks around here: it prints one line that
+// fits, and ends with its standard input.
+func TestFactsProgram(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip(err)
+	}
+	cmd := exec.CommandContext(t.Context(), python, "-I", "-S", "-c", factsProgram)
+	out, err := cmd.Output()
+	if err != nil || len(out) > maxFacts {
+		t.Fatalf("%d bytes, %v", len(out), err)
+	}
+	f, err := parseFacts(out)
+	if err != nil || len(f.Capabilities[0]) != len(noCapabilities) || f.NoNewPrivileges == "" || !slices.Contains(f.Interfaces, "lo") || f.Memory != "" {
+		t.Errorf("%+v, %v", f, err)
 	}
 }
