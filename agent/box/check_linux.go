@@ -9,8 +9,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
-
 	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/readback"
@@ -41,7 +39,7 @@ func (l *life) check(again bool) error {
 			bad = append(bad, fmt.Sprintf("%s (%s) is %s, want %s", c.Setting, c.Source, c.Found, c.Expected))
 		}
 	}
-	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Checks{Checks: &agentv1.Checks{Checks: l.rec.Checks[first:]}}})
+	l.out.later(&agentv1.RunEvent{Event: &agentv1.RunEvent_Checks{Checks: &agentv1.Checks{Checks: l.rec.Checks[first:]}}})
 	if err := l.ctx.Err(); err != nil {
 		return refuse(api.ReasonSettings, err)
 	}
@@ -99,7 +97,7 @@ func (l *life) subject(ctx context.Context) readback.Subject {
 	return readback.Subject{
 		Config: l.cfg, PID: pid, RootDevice: l.device, Streams: l.streams, Proc: os.DirFS("/proc"), Cgroup: os.DirFS(l.cgroupDir()),
 		HostName:   func() (string, error) { return readback.HostName(pid) },
-		StoredSpec: func() (*specs.Spec, error) { return l.engine.StoredSpec(ctx, l.cfg.ID) },
+		StoredSpec: func() ([]byte, error) { return l.engine.StoredSpec(ctx, l.cfg.ID) },
 		Runtime: func() (readback.Runtime, error) {
 			s, err := l.engine.RuntimeState(l.cfg.ID)
 			if err != nil {

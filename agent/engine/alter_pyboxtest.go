@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -14,8 +15,12 @@ import (
 func (e *Engine) AlterSpec(ctx context.Context, id string, f func(*specs.Spec)) error {
 	ctx, cancel := bounded(ctx, askCeiling)
 	defer cancel()
-	spec, err := e.StoredSpec(ctx, id)
+	stored, err := e.StoredSpec(ctx, id)
 	if err != nil {
+		return err
+	}
+	spec := new(specs.Spec)
+	if err := json.Unmarshal(stored, spec); err != nil {
 		return err
 	}
 	f(spec)

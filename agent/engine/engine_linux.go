@@ -268,9 +268,9 @@ func (e *Engine) Presence(ctx context.Context, id string) (container, task bool,
 	return container, task || e.tasks.has(id), nil
 }
 
-// StoredSpec returns the specification in the container record of id. It fails
+// StoredSpec returns the specification in the container record of id, as JSON. It fails
 // with ErrNotFound when there is none.
-func (e *Engine) StoredSpec(ctx context.Context, id string) (*specs.Spec, error) {
+func (e *Engine) StoredSpec(ctx context.Context, id string) ([]byte, error) {
 	ctx, cancel := bounded(ctx, askCeiling)
 	defer cancel()
 	c, err := e.server.containers.Get(ctx, id)
@@ -280,11 +280,10 @@ func (e *Engine) StoredSpec(ctx context.Context, id string) (*specs.Spec, error)
 	if err != nil {
 		return nil, fmt.Errorf("read the record of container %s: %w", id, err)
 	}
-	spec := new(specs.Spec)
-	if err := typeurl.UnmarshalTo(c.Spec, spec); err != nil {
-		return nil, fmt.Errorf("the record of container %s: %w", id, err)
+	if !typeurl.Is(c.Spec, &specs.Spec{}) {
+		return nil, fmt.Errorf("the record of container %s has no specification", id)
 	}
-	return spec, nil
+	return c.Spec.GetValue(), nil
 }
 
 // RuntimeState returns what the OCI runtime has recorded of the container id. It

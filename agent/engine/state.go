@@ -7,8 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"time"
-
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // maxStateFile bounds a file of the OCI runtime that is read, in bytes.
@@ -24,8 +22,9 @@ type RuntimeState struct {
 	Rootfs, Bundle string
 	// Created is when the runtime made it, by the guest's clock.
 	Created time.Time
-	// Spec is the runtime's copy of the specification that it worked from.
-	Spec *specs.Spec
+	// Spec is the runtime's copy of the specification that it worked from: what is in
+	// the file that is to have it, up to 1 MiB.
+	Spec []byte
 }
 
 // readRuntimeState reads the files "status" and "config.json" of crun's folder of
@@ -39,7 +38,9 @@ func readRuntimeState(dir fs.FS) (RuntimeState, error) {
 	if err != nil {
 		return RuntimeState{}, err
 	}
-	return parseRuntimeState(status, config)
+	s, err := parseRuntimeStatus(status)
+	s.Spec = config
+	return s, err
 }
 
 func readBounded(dir fs.FS, name string) ([]byte, error) {
@@ -103,8 +104,8 @@ type runtimeStatus struct {
 	Created string `json:"created"`
 }
 
-// parseRuntimeState takes what crun 1.21 writes.
-func parseRuntimeState(status, config []byte) (RuntimeState, error) {
+// parseRuntimeStatus takes what crun 1.21 writes.
+func parseRuntimeStatus(status []byte) (RuntimeState, error) {
 	var s runtimeStatus
 	if err := json.Unmarshal(status, &s); err != nil {
 		return RuntimeState{}, fmt.Errorf("the runtime's status: %w", err)
@@ -116,11 +117,5 @@ func parseRuntimeState(status, config []byte) (RuntimeState, error) {
 	if err != nil {
 		return RuntimeState{}, fmt.Errorf("the runtime's status: %w", err)
 	}
-	spec := new(specs.Spec)
-	if err := json.Unmarshal(config, spec); err != nil {
-		return RuntimeState{}, fmt.Errorf("the runtime's configuration: %w", err)
-	}
-	return RuntimeState{
-		PID: s.PID, CgroupPath: s.Cgroup, Rootfs: s.Rootfs, Bundle: s.Bundle, Created: created, Spec: spec,
-	}, nil
+	return RuntimeState{PID: s.PID, CgroupPath: s.Cgroup, Rootfs: s.Rootfs, Bundle: s.Bundle, Created: created}, nil
 }

@@ -8,6 +8,7 @@
 package readback
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -15,10 +16,9 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
-
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/pybox/pybox/agent/oci"
 )
@@ -54,8 +54,8 @@ type Subject struct {
 	Cgroup fs.FS
 	// HostName returns the host name in the UTS namespace of the first process.
 	HostName func() (string, error)
-	// StoredSpec returns the specification in containerd's record.
-	StoredSpec func() (*specs.Spec, error)
+	// StoredSpec returns the specification in containerd's record, as JSON.
+	StoredSpec func() ([]byte, error)
 	// Runtime returns what crun recorded.
 	Runtime func() (Runtime, error)
 }
@@ -67,8 +67,8 @@ type Runtime struct {
 	// Cgroup is the path of the cgroup below the cgroup root, Rootfs the folder
 	// of the image.
 	Cgroup, Rootfs string
-	// Spec is the specification that it worked from.
-	Spec *specs.Spec
+	// Spec is the specification that it worked from, as JSON.
+	Spec []byte
 }
 
 // Full compares every setting. A setting that cannot be read, or not before ctx
@@ -126,6 +126,7 @@ type reader struct {
 	Subject
 	ctx    context.Context
 	checks []Check
+	buf    []byte // for files, one after the other
 }
 
 func newReader(ctx context.Context, s Subject) *reader {
@@ -143,7 +144,11 @@ func (r *reader) add(setting, source, expected, found string, ok bool, err error
 	if err != nil {
 		ok, found = false, "not readable: "+err.Error()
 	}
-	r.checks = append(r.checks, Check{Setting: setting, Source: source, Expected: short(expected), Found: short(found), OK: ok})
+	c := Check{Setting: setting, Source: source, Expected: short(expected), OK: ok}
+	if c.Found = c.Expected; found != expected {
+		c.Found = short(found)
+	}
+	r.checks = append(r.checks, c)
 }
 
 // maxShown is how much of a value is shown, in bytes.
@@ -180,11 +185,15 @@ func (r *reader) read(fsys fs.FS, name string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(b)) > limit {
+	// Each piece of a file of the kernel's costs about as much as all of it.
+	r.buf = slices.Grow(r.buf[:0], 16<<10)
+	b := bytes.NewBuffer(r.buf)
+	_, err = b.ReadFrom(io.LimitReader(f, limit+1))
+	r.buf = b.Bytes()
+	if err == nil && int64(b.Len()) > limit {
 		err = fmt.Errorf("more than %d bytes", limit)
 	}
-	return b, err
+	return bytes.Clone(r.buf), err
 }
 
 // value reads a file of one line.

@@ -40,7 +40,7 @@ type box struct {
 	t            testing.TB
 	proc, cgroup fstest.MapFS
 	hostName     string
-	stored       *specs.Spec
+	stored, crun *specs.Spec
 	runtime      Runtime
 	s            Subject
 }
@@ -54,7 +54,7 @@ func newBox(t testing.TB) *box {
 	}
 	b := &box{
 		t: t, hostName: "box", stored: spec(t, cfg),
-		runtime: Runtime{PID: pid, Cgroup: cfg.Cgroup(), Rootfs: cfg.ImageRoot, Spec: spec(t, cfg)},
+		runtime: Runtime{PID: pid, Cgroup: cfg.Cgroup(), Rootfs: cfg.ImageRoot}, crun: spec(t, cfg),
 		cgroup: fstest.MapFS{
 			"memory.max": file("134217728\n"), "memory.high": file("max\n"), "memory.oom.group": file("0\n"),
 			"pids.max": file("32\n"), "cpu.max": file("500000 1000000\n"), "cgroup.procs": file("123\n"),
@@ -85,8 +85,11 @@ func newBox(t testing.TB) *box {
 		Config: cfg, PID: pid, RootDevice: "254:16", Streams: [3]string{"pipe:[20]", "pipe:[21]", "pipe:[22]"},
 		Proc: b.proc, Cgroup: b.cgroup,
 		HostName:   func() (string, error) { return b.hostName, nil },
-		StoredSpec: func() (*specs.Spec, error) { return b.stored, nil },
-		Runtime:    func() (Runtime, error) { return b.runtime, nil },
+		StoredSpec: func() ([]byte, error) { return inJSON(t, b.stored), nil },
+		Runtime: func() (Runtime, error) {
+			b.runtime.Spec = inJSON(t, b.crun)
+			return b.runtime, nil
+		},
 	}
 	return b
 }
@@ -95,6 +98,15 @@ func file(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s), Mo
 func folder() *fstest.MapFile       { return &fstest.MapFile{Mode: fs.ModeDir | 0o555} }
 func link(s string) *fstest.MapFile {
 	return &fstest.MapFile{Data: []byte(s), Mode: fs.ModeSymlink | 0o777}
+}
+
+func inJSON(t testing.TB, s *specs.Spec) []byte {
+	t.Helper()
+	b, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // spec is a specification as it comes back out of JSON.
@@ -431,7 +443,7 @@ func addSpecs(a map[string][]func(*box)) {
 		for _, f := range spoil {
 			k := "specification: " + part
 			a[k+" (containerd)"] = append(a[k+" (containerd)"], func(b *box) { f(b.stored) })
-			a[k+" (crun)"] = append(a[k+" (crun)"], func(b *box) { f(b.runtime.Spec) })
+			a[k+" (crun)"] = append(a[k+" (crun)"], func(b *box) { f(b.crun) })
 		}
 	}
 }
@@ -508,10 +520,11 @@ func TestUnreadable(t *testing.T) {
 		"no process":     {t.Context(), func(b *box) { clear(b.proc) }, want - 32},
 		"no cgroup":      {t.Context(), func(b *box) { clear(b.cgroup) }, 7},
 		"no host name":   {t.Context(), func(b *box) { b.s.HostName = func() (string, error) { return "box", cause } }, 1},
-		"no record":      {t.Context(), func(b *box) { b.s.StoredSpec = func() (*specs.Spec, error) { return b.stored, cause } }, len(parts)},
+		"no record":      {t.Context(), func(b *box) { b.s.StoredSpec = func() ([]byte, error) { return nil, cause } }, len(parts)},
+		"garbage":        {t.Context(), func(b *box) { b.s.StoredSpec = func() ([]byte, error) { return []byte("{"), nil } }, len(parts)},
 		"empty record":   {t.Context(), func(b *box) { b.stored = nil }, len(parts)},
 		"no state":       {t.Context(), func(b *box) { b.s.Runtime = func() (Runtime, error) { return b.runtime, cause } }, len(parts) + 3},
-		"empty state":    {t.Context(), func(b *box) { b.runtime.Spec = nil }, len(parts)},
+		"empty state":    {t.Context(), func(b *box) { b.crun = nil }, len(parts)},
 		"bad status":     {t.Context(), func(b *box) { b.append("status", "x\n") }, 12},
 		"huge status":    {t.Context(), func(b *box) { b.append("status", strings.Repeat("x:\n", maxStatus)) }, 12},
 		"bad limits":     {t.Context(), func(b *box) { b.append("limits", "x\n") }, 8},
@@ -585,6 +598,21 @@ func BenchmarkQuick(b *testing.B) {
 	for b.Loop() {
 		if failed(Quick(b.Context(), s)) != nil {
 			b.Fatal("failed")
+		}
+	}
+}
+
+// TestSameSpecOtherwiseWritten: not the bytes of a specification count, but what it says.
+func TestSameSpecOtherwiseWritten(t *testing.T) {
+	b := newBox(t)
+	stored := b.s.StoredSpec
+	b.s.StoredSpec = func() ([]byte, error) {
+		same, err := stored()
+		return append(append([]byte(" \n"), same...), '\n'), err
+	}
+	for _, c := range Full(t.Context(), b.s) {
+		if !c.OK {
+			t.Errorf("%+v", c)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package readback
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,7 @@ func (r *reader) specifications() {
 // wanted is the specification that a box should have been made from.
 type wanted struct {
 	spec  *specs.Spec
+	json  []byte
 	texts []string // of parts
 	err   error
 }
@@ -40,6 +42,7 @@ func (r *reader) wanted() wanted {
 	s, err := oci.Spec(r.Config)
 	w := wanted{spec: s, err: err, texts: make([]string, len(parts))}
 	if err == nil {
+		w.json, w.err = json.Marshal(s)
 		for i, p := range parts {
 			w.texts[i] = p.text(p.of(s))
 		}
@@ -48,19 +51,33 @@ func (r *reader) wanted() wanted {
 }
 
 // specification compares a specification part by part.
-func (r *reader) specification(source string, w wanted, found *specs.Spec, err error) {
-	if err == nil && found == nil {
-		err = errors.New("there is none")
-	}
+func (r *reader) specification(source string, w wanted, raw []byte, err error) {
 	err = cmp.Or(w.err, err)
+	found := w.spec
+	// Most of the time nothing differs, and nothing needs reading or writing down.
+	if err == nil && !bytes.Equal(raw, w.json) {
+		found, err = parseSpec(raw)
+	}
 	for i, p := range parts {
 		text := w.texts[i]
-		// Most of the time nothing differs, and nothing needs writing down.
-		if err == nil && !reflect.DeepEqual(p.of(w.spec), p.of(found)) {
+		if err == nil && found != w.spec && !reflect.DeepEqual(p.of(w.spec), p.of(found)) {
 			text = p.text(p.of(found))
 		}
 		r.compare("specification: "+p.name, source, w.texts[i], text, err)
 	}
+}
+
+func parseSpec(raw []byte) (*specs.Spec, error) {
+	var s *specs.Spec
+	if len(raw) > 0 {
+		if err := json.Unmarshal(raw, &s); err != nil {
+			return nil, err
+		}
+	}
+	if s == nil {
+		return nil, errors.New("there is none")
+	}
+	return s, nil
 }
 
 // part is a part of a specification.

@@ -316,14 +316,14 @@ func (c *checker) sameSpec(ctx context.Context, config oci.Config, t *engine.Tas
 	if err != nil {
 		return err
 	}
-	if !reflect.DeepEqual(normal(want), normal(stored)) {
+	if !reflect.DeepEqual(normal(want), normal(json.RawMessage(stored))) {
 		return errors.New("containerd's specification is another")
 	}
 	state, err := c.e.RuntimeState(config.ID)
 	if err != nil {
 		return err
 	}
-	if !reflect.DeepEqual(normal(want), normal(state.Spec)) {
+	if !reflect.DeepEqual(normal(want), normal(json.RawMessage(state.Spec))) {
 		return errors.New("the runtime's specification is another")
 	}
 	if state.PID != t.PID() || state.CgroupPath != config.Cgroup() || state.Rootfs != imageMount {
@@ -333,7 +333,7 @@ func (c *checker) sameSpec(ctx context.Context, config oci.Config, t *engine.Tas
 }
 
 // normal is a specification as its JSON gives it back.
-func normal(s *specs.Spec) any {
+func normal(s any) any {
 	b, err := json.Marshal(s)
 	if err != nil {
 		return err
