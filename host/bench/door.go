@@ -34,11 +34,18 @@ const (
 	doorName    = "door.sock"
 )
 
-// runDaemon owns a VM until ctx ends or a client stops it.
+// runDaemon owns a VM until ctx ends, a client stops it, or standard input ends, which it
+// does with the process that measures, however that ends.
 func runDaemon(ctx context.Context, args []string) error {
 	if len(args) < 1 || len(args) > 2 {
 		return errors.New("want the home of the daemon, and what disk the peers have or nothing")
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
 	h, err := home.Open(args[0])
 	if err != nil {
 		return err

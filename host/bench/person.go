@@ -8,11 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/pybox/pybox/agent/boxtest"
@@ -192,6 +192,7 @@ func (s *service) started(ctx context.Context, d *doorDaemon) (api.Status, error
 // doorDaemon is the process of a daemon with a door.
 type doorDaemon struct {
 	cmd   *exec.Cmd
+	stdin io.Closer     // it ends with this
 	ended chan struct{} // closed when it has
 }
 
@@ -200,8 +201,11 @@ func (p person) startDaemon(peers []string) (*doorDaemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &doorDaemon{exec.Command(self, append([]string{doorCommand, p.home}, peers...)...), make(chan struct{})}
+	d := &doorDaemon{cmd: exec.Command(self, append([]string{doorCommand, p.home}, peers...)...), ended: make(chan struct{})}
 	d.cmd.Stderr = os.Stderr
+	if d.stdin, err = d.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
 	if err := d.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -214,7 +218,7 @@ func (p person) startDaemon(peers []string) (*doorDaemon, error) {
 
 // end has it power its VM off, and kills it if that takes too long: the VM ends with it.
 func (d *doorDaemon) end() {
-	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	_ = d.stdin.Close()
 	select {
 	case <-d.ended:
 	case <-time.After(30 * time.Second):

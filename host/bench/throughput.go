@@ -63,7 +63,7 @@ func benchThroughput(ctx context.Context, o *options, r *report.Report) error {
 	}
 	var all []*load
 	for _, n := range clientCounts {
-		l, err := s.load(ctx, n, o.times(throughputRuns))
+		l, err := s.load(ctx, n, max(o.times(throughputRuns), 3*batchRuns))
 		if err != nil {
 			return fmt.Errorf("%d clients: %w", n, err)
 		}

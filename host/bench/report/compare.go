@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// enough is how many samples a figure must have for its spread to be known at all.
+const enough = 3
+
 // Clear is how much worse than before a figure must be, as a factor, to be a loss.
 const Clear = 1.25
 
@@ -44,8 +47,11 @@ type span struct {
 // comparable gives what of a figure says something on another day: its ratio, whose
 // bounds are taken as if those of both figures were at their worst at once, or else its
 // median where that is memory or a ratio itself. Times are not compared: they tell of
-// the machine.
+// the machine. Nor is what was measured once or twice, but for memory, which hardly varies.
 func (r *Report) comparable(f Figure) (span, bool) {
+	if f.N < enough && f.Unit != "MiB" {
+		return span{}, false
+	}
 	if f.Ratio != nil {
 		base, ok := r.Figure(f.Base)
 		if !ok || base.Low <= 0 || base.High <= 0 {

@@ -88,6 +88,18 @@ func TestCompareNothing(t *testing.T) {
 	}
 }
 
+// TestCompareSeldom: what was measured twice has no spread that is known.
+func TestCompareSeldom(t *testing.T) {
+	now := aged(map[string]float64{"ready.exit": 2}, 2, 0.1)
+	if got := Compare(example(), now); len(got.Losses) != 0 || got.Compared != 2 {
+		t.Errorf("%s", got)
+	}
+	now = aged(map[string]float64{"ready.exit": 2}, 3, 0.1)
+	if got := Compare(example(), now); ids(got.Losses) != "ready.exit" || got.Compared != 3 {
+		t.Errorf("thrice: %s", got)
+	}
+}
+
 // TestCompareGone: a figure that is not there any more is said, unless its group, or so
 // much, was not measured.
 func TestCompareGone(t *testing.T) {
