@@ -75,17 +75,23 @@ type Config struct {
 // Service implements api.AgentService. It is safe for concurrent use; no call
 // waits for another, except that one step of the clock goes at a time.
 type Service struct {
-	c      Config
-	builds builds
-	off    chan string
+	c       Config
+	builds  builds
+	off     chan string
+	greeted chan struct{}
+	greet   func() // closes greeted
 }
 
 var _ agentv1connect.AgentServiceHandler = (*Service)(nil)
 
 // NewService returns a Service.
 func NewService(c Config) *Service {
-	return &Service{c: c, off: make(chan string, 1)}
+	greeted := make(chan struct{})
+	return &Service{c: c, off: make(chan string, 1), greeted: greeted, greet: sync.OnceFunc(func() { close(greeted) })}
 }
+
+// Greeted is closed when the first hello has its answer, but for its way to the host.
+func (s *Service) Greeted() <-chan struct{} { return s.greeted }
 
 // PoweringOff gives the reason of the first PowerOff call, once it is to be
 // obeyed.
@@ -108,6 +114,7 @@ func (s *Service) Hello(_ context.Context, r *connect.Request[agentv1.HelloReque
 		s.c.Log.Info("hello", "host_version", host)
 	}
 	s.c.Steps.Note(stepHello, 0)
+	defer s.greet()
 	return connect.NewResponse(&agentv1.HelloResponse{
 		ProtocolVersion: api.ProtocolVersion,
 		AgentVersion:    s.c.Version,

@@ -81,11 +81,21 @@ func TestServiceAnswersTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	select {
+	case <-s.Greeted():
+		t.Error("the host has said nothing yet")
+	default:
+	}
 	if r, err := c.Hello(ctx, connect.NewRequest(&agentv1.HelloRequest{ProtocolVersion: api.ProtocolVersion})); err != nil || r.Msg.GetBootId() != s.c.BootID {
 		t.Errorf("Hello: %v, %v", r, err)
 	}
-	if r, err := c.Status(ctx, connect.NewRequest(&agentv1.StatusRequest{})); err != nil || r.Msg.GetMemTotalBytes() != 2<<20 {
+	<-s.Greeted()
+	r, err := c.Status(ctx, connect.NewRequest(&agentv1.StatusRequest{}))
+	if err != nil || r.Msg.GetMemTotalBytes() != 2<<20 {
 		t.Errorf("Status: %v, %v", r, err)
+	}
+	if steps := r.Msg.GetStages(); len(steps) != 1 || steps[0].GetName() != "hello" || steps[0].GetEndedAtNs() != int64(uptime) {
+		t.Errorf("steps after the boot: %v", steps)
 	}
 	if clock, err := c.PushTime(ctx); err != nil || !clock.Stepped {
 		t.Errorf("PushTime: %+v, %v", clock, err)

@@ -38,6 +38,10 @@ const busyboxPath = "/usr/bin/busybox"
 // clients, which the default would let grow to the double.
 const gcPercent = 50
 
+// helloWait is how long what makes boxes is held up for the first hello, which the host
+// asks for as soon as the agent listens.
+const helloWait = time.Second
+
 // Main is the agent. It returns an exit code, at which PID 1 ends every box and
 // the guest; an agent that is well never returns.
 func Main(version string) int {
@@ -93,8 +97,16 @@ func run(c *console.Console, version string, started time.Duration) error {
 	failed := make(chan error, 3)
 	go func() { failed <- server.Serve(ctx, l) }()
 	go func() { failed <- config.Bulk.Serve(ctx, large) }()
-	// The hello does not wait for what makes boxes.
-	go func() { failed <- boxes.Supervise(ctx) }()
+	go func() {
+		// What makes boxes takes all processors for a while, and so made the hello wait
+		// that somebody waits for.
+		select {
+		case <-service.Greeted():
+		case <-time.After(helloWait):
+		case <-ctx.Done():
+		}
+		failed <- boxes.Supervise(ctx)
+	}()
 	select {
 	case err := <-failed:
 		return err
