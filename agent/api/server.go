@@ -158,7 +158,8 @@ func (s *Server) onlyConnect(next http.Handler) http.Handler {
 			defer cancel()
 			next.ServeHTTP(w, r.WithContext(ctx))
 		case strings.HasPrefix(t, "application/connect+proto"):
-			next.ServeHTTP(stream{w, http.NewResponseController(w), s.stall}, r)
+			w := &stream{ResponseWriter: w, control: http.NewResponseController(w), stall: s.stall}
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), streamKey{}, w)))
 		default:
 			http.Error(w, "want the Connect protocol with protobuf", http.StatusUnsupportedMediaType)
 		}
@@ -171,10 +172,56 @@ type stream struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	stall   time.Duration
+	// held is what is written while holding is true. One goroutine writes.
+	holding bool
+	held    []byte
+}
+
+// streamKey is the context's key of the answer of a streaming call.
+type streamKey struct{}
+
+// maxHeld is how much is held at most, in bytes, before it goes on its way.
+const maxHeld = 64 << 10
+
+// Together has all messages that f sends, as the handler of a streaming call whose
+// context is ctx, go on their way at once: sending each costs some changes between
+// goroutines, and a system call. Only one goroutine may send.
+func Together(ctx context.Context, f func() error) error {
+	s, ok := ctx.Value(streamKey{}).(*stream)
+	if !ok {
+		return f()
+	}
+	s.holding = true
+	err := f()
+	s.holding = false
+	return errors.Join(err, s.let())
+}
+
+// let sends what is held.
+func (s *stream) let() error {
+	if len(s.held) == 0 {
+		return nil
+	}
+	b := s.held
+	s.held = s.held[:0]
+	if cap(b) > maxHeld {
+		s.held = nil
+	}
+	return s.within(func() error {
+		_, err := s.ResponseWriter.Write(b)
+		return errors.Join(err, s.control.Flush())
+	})
 }
 
 // Write implements io.Writer.
-func (s stream) Write(b []byte) (n int, err error) {
+func (s *stream) Write(b []byte) (n int, err error) {
+	if s.holding && len(s.held)+len(b) <= maxHeld {
+		s.held = append(s.held, b...)
+		return len(b), nil
+	}
+	if err := s.let(); err != nil {
+		return 0, err
+	}
 	err = s.within(func() error {
 		n, err = s.ResponseWriter.Write(b)
 		return err
@@ -183,17 +230,22 @@ func (s stream) Write(b []byte) (n int, err error) {
 }
 
 // Flush implements http.Flusher, which connect asks for.
-func (s stream) Flush() { _ = s.FlushError() }
+func (s *stream) Flush() { _ = s.FlushError() }
 
 // FlushError is for http.ResponseController.
-func (s stream) FlushError() error { return s.within(s.control.Flush) }
+func (s *stream) FlushError() error {
+	if s.holding {
+		return nil
+	}
+	return s.within(s.control.Flush)
+}
 
 // Unwrap is for http.ResponseController.
-func (s stream) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+func (s *stream) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 // within bounds one write. The deadline is taken back after it: net/http resets a
 // stream at its deadline whether it writes or not.
-func (s stream) within(write func() error) error {
+func (s *stream) within(write func() error) error {
 	if err := s.control.SetWriteDeadline(time.Now().Add(s.stall)); err != nil {
 		return err
 	}

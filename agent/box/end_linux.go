@@ -21,8 +21,13 @@ import (
 // was.
 func (l *life) end(refused error) {
 	// The box is killed or its program over: the timer has nothing left to do.
-	// One that is taken back late would go off although nobody hung.
-	l.disarm()
+	// One that is taken back late would go off although nobody hung. PID 1 takes it
+	// back while the box is killed.
+	disarmed := make(chan struct{})
+	go func() {
+		defer close(disarmed)
+		l.disarm()
+	}()
 	status := l.mainStatus()
 	l.mu.Lock()
 	l.over = true
@@ -34,6 +39,7 @@ func (l *life) end(refused error) {
 			l.log.Error("could not kill what is left of the box", "error", err)
 		}
 	}
+	<-disarmed
 	if h := l.m.o.Hooks().Ended; h != nil {
 		h(l.cfg.ID)
 	}

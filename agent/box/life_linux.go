@@ -272,12 +272,14 @@ func (l *life) admit() (*admission.Grant, error) {
 }
 
 // tellAdmitted tells the client that it may send the files.
-func (l *life) tellAdmitted() {
+func (l *life) tellAdmitted() { l.out.event(l.admittedEvent()) }
+
+func (l *life) admittedEvent() *agentv1.RunEvent {
 	m := &agentv1.Admitted{QueuedNs: l.rec.QueuedNs}
 	if l.p.bulk != nil {
 		m.BulkToken = l.p.bulk.Token()
 	}
-	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: m}})
+	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Admitted{Admitted: m}}
 }
 
 // acquire waits for room, for which boxes that were made ahead give way. The client is
@@ -593,14 +595,18 @@ func (l *life) fill() error {
 
 // release starts the clocks and lets the program go.
 func (l *life) release() error {
-	if err := l.counters.Baseline(); err != nil {
-		return refuse(api.ReasonEngine, err)
-	}
-	// From here on PID 1 ends the box even if the agent never does.
-	if err := l.m.o.Timers.Arm(l.p.id, l.cfg.ID, l.p.timeout+api.TimerAfter); err != nil {
+	// From here on PID 1 ends the box even if the agent never does. It sets its timer
+	// while the counters are read.
+	armed := make(chan error, 1)
+	go func() { armed <- l.m.o.Timers.Arm(l.p.id, l.cfg.ID, l.p.timeout+api.TimerAfter) }()
+	counted := l.counters.Baseline()
+	if err := <-armed; err != nil {
 		return refuse(api.ReasonTimer, err)
 	}
 	l.armed = true
+	if counted != nil {
+		return refuse(api.ReasonEngine, counted)
+	}
 	ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
 	defer cancel()
 	l.goAt = l.m.o.Boot()
@@ -653,7 +659,7 @@ func (l *life) wait() {
 
 // sampled sends a reading while the program runs.
 func (l *life) sampled(s counters.Sample) {
-	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Sample{Sample: wireSample(s, l.goAt)}})
+	l.out.later(&agentv1.RunEvent{Event: &agentv1.RunEvent_Sample{Sample: wireSample(s, l.goAt)}})
 }
 
 // kill ends the box at once; the first cause counts.
@@ -694,7 +700,7 @@ func (l *life) cgroupDir() string { return filepath.Join(l.m.o.CgroupRoot, l.cfg
 func (l *life) stage(name string) {
 	s := &agentv1.Stage{Name: name, EndedAtNs: int64(l.m.o.Boot())}
 	l.rec.Stages = append(l.rec.Stages, s)
-	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Stage{Stage: s}})
+	l.out.later(&agentv1.RunEvent{Event: &agentv1.RunEvent_Stage{Stage: s}})
 }
 
 func (l *life) unknown(fact, why string) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/metrics"
 	"strings"
 	"time"
 
@@ -118,9 +119,7 @@ func (m *Manager) makeAhead(ctx context.Context, p plan) (*waiting, error) {
 		l.discard(grant, err)
 		return nil, lasting(err)
 	}
-	// A collection of the agent's garbage takes a part of what a short run takes: better
-	// now than when somebody waits.
-	runtime.GC()
+	collectGarbage()
 	w := &waiting{life: l, grant: grant, ended: make(chan struct{})}
 	go func() {
 		defer close(w.ended)
@@ -131,6 +130,18 @@ func (m *Manager) makeAhead(ctx context.Context, p plan) (*waiting, error) {
 	}()
 	m.o.Step("ready-"+p.image, time.Duration(l.rec.GetRequestedAtNs()))
 	return w, nil
+}
+
+// collectGarbage collects the agent's garbage where there would soon be a collection all
+// the same: it takes a part of what a short run takes, and better now than when somebody
+// waits.
+func collectGarbage() {
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/goal:bytes"}}
+	metrics.Read(heap)
+	used, goal := heap[0].Value.Uint64(), heap[1].Value.Uint64()
+	if used > goal/4*3 {
+		runtime.GC()
+	}
 }
 
 // lasting marks what another attempt would not change.
@@ -190,7 +201,7 @@ func (l *life) take(ctx context.Context) *admission.Grant {
 	l.rec.BoxKind, l.rec.WaitedNs, l.rec.Preimported = api.BoxReady, int64(waited), w.life.p.imports
 	l.rec.Checks = w.life.rec.GetChecks()
 	l.given()
-	l.tellAdmitted()
+	l.out.later(l.admittedEvent())
 	l.stage("admitted")
 	l.out.event(&agentv1.RunEvent{Event: &agentv1.RunEvent_Taken{Taken: &agentv1.Taken{WaitedNs: int64(waited), Checks: l.rec.GetChecks()}}})
 	l.stage("box taken")

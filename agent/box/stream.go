@@ -5,7 +5,9 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"time"
 
+	"github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 )
 
@@ -29,6 +31,8 @@ type stream struct {
 	taken  int // how many events are no longer in the queue
 	closed bool
 	wake   chan struct{}
+	// late is whether events that nobody waits for will be sent after lateAfter.
+	late bool
 
 	pieces chan piece
 	pumps  sync.WaitGroup
@@ -58,6 +62,30 @@ func (s *stream) event(e *agentv1.RunEvent) {
 	defer s.mu.Unlock()
 	s.queue = append(s.queue, e)
 	s.poke()
+}
+
+// lateAfter is how long an event may wait for others that are sent with it.
+const lateAfter = 50 * time.Millisecond
+
+// later is event for what nobody waits for: it is sent with the next event or piece that
+// somebody waits for, or after lateAfter. What is sent alone costs the run about as much
+// as anything that it does.
+func (s *stream) later(e *agentv1.RunEvent) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = append(s.queue, e)
+	if !s.late {
+		s.late = true
+		time.AfterFunc(lateAfter, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.late = false
+			s.poke()
+		})
+	}
 }
 
 // close says that no more will be queued.
@@ -133,12 +161,14 @@ func (s *stream) flush(ctx context.Context) {
 func (s *stream) run(ctx context.Context, send func(*agentv1.RunEvent) error) error {
 	defer close(s.over)
 	all := func(events []*agentv1.RunEvent) error {
-		for _, e := range events {
-			if err := send(e); err != nil {
-				return err
+		return api.Together(ctx, func() error {
+			for _, e := range events {
+				if err := send(e); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
+			return nil
+		})
 	}
 	for {
 		batch, closed := s.take(math.MaxInt)

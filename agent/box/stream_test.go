@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
@@ -156,4 +157,43 @@ func TestHandWaitsForTheClient(t *testing.T) {
 	if err := <-done; !errors.Is(err, broken) {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestStreamSendsLater: what nobody waits for goes with what somebody does, in order, and
+// after a time also alone.
+func TestStreamSendsLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStream()
+		began := time.Now()
+		var got []string
+		done := make(chan error, 1)
+		go func() {
+			done <- s.run(t.Context(), func(e *agentv1.RunEvent) error {
+				got = append(got, fmt.Sprintf("%s after %v", e.GetStage().GetName(), time.Since(began)))
+				return nil
+			})
+		}()
+		synctest.Wait()
+		s.later(stage("one"))
+		time.Sleep(lateAfter / 2)
+		s.later(stage("two"))
+		s.event(stage("three"))
+		synctest.Wait()
+		time.Sleep(lateAfter)
+		s.later(stage("four"))
+		time.Sleep(2 * lateAfter)
+		s.later(stage("five"))
+		s.close()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		half := lateAfter / 2
+		want := []string{
+			fmt.Sprintf("one after %v", half), fmt.Sprintf("two after %v", half), fmt.Sprintf("three after %v", half),
+			fmt.Sprintf("four after %v", half+2*lateAfter), fmt.Sprintf("five after %v", half+3*lateAfter),
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
 }

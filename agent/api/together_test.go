@@ -1,0 +1,82 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+)
+
+// tally is the answer of a call that notes what is done to it.
+type tally struct {
+	http.ResponseWriter
+	did     []string
+	written bytes.Buffer
+	fail    error
+}
+
+func (c *tally) Write(b []byte) (int, error) {
+	c.did = append(c.did, "write")
+	if c.fail != nil {
+		return 0, c.fail
+	}
+	return c.written.Write(b)
+}
+
+func (c *tally) FlushError() error                   { c.did = append(c.did, "flush"); return c.fail }
+func (c *tally) SetWriteDeadline(at time.Time) error { return nil }
+
+// answer gives the answer of a streaming call, and its context.
+func answer(t *testing.T) (context.Context, *stream, *tally) {
+	c := &tally{}
+	s := &stream{ResponseWriter: c, control: http.NewResponseController(c), stall: time.Minute}
+	return context.WithValue(t.Context(), streamKey{}, s), s, c
+}
+
+// send is what a message costs.
+func send(s *stream, message string) error {
+	_, err := s.Write([]byte(message))
+	return errors.Join(err, s.FlushError())
+}
+
+func TestTogether(t *testing.T) {
+	ctx, s, c := answer(t)
+	err := Together(ctx, func() error { return errors.Join(send(s, "one "), send(s, "two "), send(s, "three ")) })
+	if want := []string{"write", "flush"}; err != nil || !slices.Equal(c.did, want) {
+		t.Errorf("%v, %q, want %q", err, c.did, want)
+	}
+	if err := send(s, "four "); err != nil {
+		t.Error(err)
+	}
+	large := bytes.Repeat([]byte("x"), maxHeld)
+	err = Together(ctx, func() error { return errors.Join(send(s, "five "), send(s, string(large)), send(s, " six")) })
+	if want := "one two three four five " + string(large) + " six"; err != nil || c.written.String() != want {
+		t.Errorf("%v, %d bytes came, want %d, in order", err, c.written.Len(), len(want))
+	}
+	// Nothing to send, or nobody to hold it.
+	c.did = nil
+	if err := Together(ctx, func() error { return nil }); err != nil || c.did != nil {
+		t.Errorf("%v, %q", err, c.did)
+	}
+	if err := Together(t.Context(), func() error { return send(s, "seven") }); err != nil || len(c.did) != 2 {
+		t.Errorf("%v, %q", err, c.did)
+	}
+}
+
+func TestTogetherFails(t *testing.T) {
+	ctx, s, c := answer(t)
+	mine := errors.New("mine")
+	if err := Together(ctx, func() error { return errors.Join(send(s, "one"), mine) }); !errors.Is(err, mine) || c.written.String() != "one" {
+		t.Errorf("%v, %q was sent", err, c.written.String())
+	}
+	c.fail = errors.New("the client is gone")
+	if err := Together(ctx, func() error { return send(s, "two") }); !errors.Is(err, c.fail) {
+		t.Errorf("%v, want %v", err, c.fail)
+	}
+	if err := send(s, "three"); !errors.Is(err, c.fail) {
+		t.Errorf("%v, want %v", err, c.fail)
+	}
+}
