@@ -44,6 +44,7 @@ type Conn struct {
 	unread   func(*os.File) (int, error)
 	buf      []byte        // for the pieces of files, until Go
 	step     time.Duration // stepTimeout, but in tests
+	small    int64         // smallFile, but in tests
 	lost     error         // why no call can be made any more
 	nameless bool          // the program's name is still to come
 	started  chan int
@@ -51,7 +52,7 @@ type Conn struct {
 }
 
 func newConn(c net.Conn) *Conn {
-	return &Conn{conn: c, step: stepTimeout, started: make(chan int, 1), ended: make(chan Status, 1)}
+	return &Conn{conn: c, step: stepTimeout, small: smallFile, started: make(chan int, 1), ended: make(chan Status, 1)}
 }
 
 // WriteFile makes the file name of the working folder, with the permission bits
@@ -68,7 +69,11 @@ func (c *Conn) WriteFile(ctx context.Context, name string, mode fs.FileMode, siz
 	}
 	var answer report
 	err := c.within(ctx, func() (err error) {
-		answer, err = c.sendFile(ctx, encodeFile(name, mode, size), size, r)
+		if size <= c.small {
+			answer, err = c.sendSmall(name, mode, size, r)
+		} else {
+			answer, err = c.sendFile(ctx, encodeFile(name, mode, size), size, r)
+		}
 		if err == nil && answer.errno == 0 && answer.written != size {
 			err = fmt.Errorf("%w: %d of %d bytes written", ErrProtocol, answer.written, size)
 		}
@@ -78,6 +83,43 @@ func (c *Conn) WriteFile(ctx context.Context, name string, mode fs.FileMode, siz
 		return fmt.Errorf("write %q into the box: %w", name, err)
 	}
 	return fileError(name, answer.errno)
+}
+
+// sendSmall sends a file in one message, and gives the answer.
+func (c *Conn) sendSmall(name string, mode fs.FileMode, size int64, r io.Reader) (answer report, err error) {
+	data := make([]byte, size)
+	if n, err := io.ReadFull(r, data); err != nil {
+		return answer, fewer(size-int64(n), err)
+	}
+	if err := ended(r); err != nil {
+		return answer, err
+	}
+	err = c.timed(func() (err error) {
+		if err = c.send(encodeSmall(name, mode, data)); err != nil {
+			return err
+		}
+		answer, err = c.expect(msgAnswer)
+		return err
+	})
+	return answer, err
+}
+
+// fewer explains an error of reading a file of which so many bytes did not come.
+func fewer(missing int64, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: %d bytes fewer", ErrSize, missing)
+	}
+	return err
+}
+
+// ended is an error where more follows.
+func ended(r io.Reader) error {
+	if n, err := io.ReadFull(r, make([]byte, 1)); n > 0 {
+		return fmt.Errorf("%w: more bytes follow", ErrSize)
+	} else if !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
 }
 
 // sendFile sends the message that begins a file, and its bytes through a pipe, and
@@ -117,11 +159,8 @@ func (c *Conn) fill(pipe *os.File, size int64, r io.Reader) error {
 	b := c.buf[:cap(c.buf)]
 	for left := size; left > 0; {
 		n, err := io.ReadFull(r, b[:min(left, pipeBytes)])
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return fmt.Errorf("%w: %d bytes fewer", ErrSize, left-int64(n))
-		}
 		if err != nil {
-			return err
+			return fewer(left-int64(n), err)
 		}
 		err = c.timed(func() error {
 			_, err := pipe.Write(b[:n])
@@ -132,12 +171,7 @@ func (c *Conn) fill(pipe *os.File, size int64, r io.Reader) error {
 		}
 		left -= int64(n)
 	}
-	if n, err := io.ReadFull(r, make([]byte, 1)); n > 0 {
-		return fmt.Errorf("%w: more bytes follow", ErrSize)
-	} else if !errors.Is(err, io.EOF) {
-		return err
-	}
-	return nil
+	return ended(r)
 }
 
 // MkdirAll makes the folder name of the working folder and those above it, mode

@@ -31,6 +31,7 @@ func playInit(t *testing.T) (*Conn, *net.UnixConn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
+	c.small = -1 // also the smallest file goes through a pipe
 	return c, peer
 }
 
@@ -113,6 +114,22 @@ func TestHostileAnswers(t *testing.T) {
 			}()
 			err := c.WriteFile(t.Context(), "f", 0o644, 3, strings.NewReader("abc"))
 			if !errors.Is(err, test.want) {
+				t.Errorf("%v, want %v", err, test.want)
+			}
+		})
+		t.Run("small, "+name, func(t *testing.T) {
+			c, peer := playInit(t)
+			c.small = smallFile
+			go func() {
+				b := make([]byte, 100)
+				_, _ = peer.Read(b) // the streams
+				n, _ := peer.Read(b)
+				if want := "W\xa4\x01\x01\x00fabc"; string(b[:n]) != want {
+					t.Errorf("%q came, want %q", b[:n], want)
+				}
+				_, _ = peer.Write([]byte(test.answer))
+			}()
+			if err := c.WriteFile(t.Context(), "f", 0o644, 3, strings.NewReader("abc")); !errors.Is(err, test.want) {
 				t.Errorf("%v, want %v", err, test.want)
 			}
 		})

@@ -30,6 +30,8 @@ func TestFiles(t *testing.T) {
 		data []byte
 	}{
 		{"empty", 0o644, nil},
+		{"small", 0o640, big[:smallFile]},
+		{"no longer small", 0o604, big[:smallFile+1]},
 		{"a/b/c.bin", 0o755, big},
 		{"a/b/one pipe", 0o400, big[:pipeBytes]},
 		{"ä €", 0o666, []byte("x")},

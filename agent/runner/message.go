@@ -22,6 +22,8 @@ import (
 //	  D path                        make this folder; answered by A
 //	  F mode(2) size(8) path        make this file of so many bytes, which come out of
 //	                                the pipe whose descriptor is with it; answered by A
+//	  W mode(2) length(2) path data the same for a small file, of which all is here; length
+//	                                is that of path
 //	  P name                        the program's name, where it comes late
 //	  V arguments                   more of its arguments, each with a NUL behind it
 //	  G                             go
@@ -38,6 +40,7 @@ const (
 	msgStreams = 'I'
 	msgFolder  = 'D'
 	msgFile    = 'F'
+	msgSmall   = 'W'
 	msgName    = 'P'
 	msgArgs    = 'V'
 	msgGo      = 'G'
@@ -59,6 +62,9 @@ const (
 	// emulated. A file of smallPipe takes a pipe as the kernel makes it.
 	pipeBytes = 1 << 20
 	smallPipe = 64 << 10
+	// smallFile is how many bytes a file has at most that is sent in one message: it
+	// spares the pipe, and changes between two processes.
+	smallFile = 8 << 10
 	// maxArgsPiece is how many bytes of arguments one message has at most.
 	maxArgsPiece = 4 << 10
 	// maxReport is the longest message of the init, a B or U.
@@ -149,6 +155,14 @@ func encodeFile(name string, mode fs.FileMode, size int64) []byte {
 	b = binary.LittleEndian.AppendUint16(b, uint16(mode.Perm()))
 	b = binary.LittleEndian.AppendUint64(b, uint64(size))
 	return append(b, name...)
+}
+
+func encodeSmall(name string, mode fs.FileMode, data []byte) []byte {
+	b := make([]byte, 0, 5+len(name)+len(data))
+	b = append(b, msgSmall)
+	b = binary.LittleEndian.AppendUint16(b, uint16(mode.Perm()))
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(name))) // at most MaxDepth * 256
+	return append(append(b, name...), data...)
 }
 
 // fileError says what went wrong with a file in the box.

@@ -192,6 +192,10 @@ def serve(sock):
             size = int.from_bytes(message[3:11], "little")
             done, errno = make_file(fds[0], message[11:], mode, size)
             posix.close(fds[0])
+        elif kind == b"W":
+            mode = int.from_bytes(message[1:3], "little")
+            start = 5 + int.from_bytes(message[3:5], "little")
+            done, errno = make_small_file(message[start:], message[5:start], mode)
         else:
             raise OSError("unknown message" if message else "the agent went away")
         sock.send(b"A" + number(errno) + done.to_bytes(8, "little"))
@@ -212,10 +216,9 @@ def make_folders(path):
     return 0
 
 
-def make_file(source, path, mode, size):
-    """Takes all bytes of a file even where it cannot be written."""
-    splice = getattr(posix, "splice", None)  # since Python 3.10
-    fd, done, errno = -1, 0, 0
+def create(path, mode):
+    """Gives a new file's descriptor, or -1, and an error number or 0."""
+    fd, errno = -1, 0
     parent = path.rpartition(b"/")[0]
     if parent:
         errno = make_folders(parent)
@@ -226,6 +229,27 @@ def make_file(source, path, mode, size):
             posix.fchmod(fd, mode)
     except OSError as error:
         errno = error.errno
+    return fd, errno
+
+
+def make_small_file(data, path, mode):
+    fd, errno = create(path, mode)
+    done = 0
+    try:
+        while done < len(data) and not errno:
+            done += posix.write(fd, data[done:])
+        if fd >= 0:
+            posix.close(fd)
+    except OSError as error:
+        errno = error.errno
+    return done, errno
+
+
+def make_file(source, path, mode, size):
+    """Takes all bytes of a file even where it cannot be written."""
+    splice = getattr(posix, "splice", None)  # since Python 3.10
+    fd, errno = create(path, mode)
+    done = 0
     while size > 0:
         most, at = min(size, CHUNK), 0
         if splice and not errno:
