@@ -66,7 +66,7 @@ help:
 	@echo 'make bundle          kernel + root + images as a guest bundle for ARCH=$(ARCH)'
 	@echo 'make bundle-tar      the same in one file, for pybox setup --from'
 	@echo 'make install-bundle  make it the one that PyBox boots'
-	@echo 'make relock          newest Debian packages into guest/debian.lock.json'
+	@echo 'make relock          newest Debian packages into guest/debian.lock.json, and the bench'\''s peers'
 	@echo 'make kernel-compare  what our kernel configuration lacks of its defaults'
 	@echo 'make bench           what runs, starts and transfers cost; BENCH=quick in a few minutes'
 	@echo 'make bench-page      docs/performance.md of what was measured last'
@@ -249,6 +249,7 @@ cloudbundle: tools
 .PHONY: relock
 relock: tools
 	bin/pybox-guest relock
+	go run ./host/bench/peersdisk --relock
 
 .PHONY: generate
 generate:
