@@ -139,7 +139,7 @@ func benchWays(ctx context.Context, o *options, r *report.Report, w wayBench) er
 		}
 		bare = append(bare, alone...)
 	}
-	base := report.Figure{ID: "bare." + w.kind, Group: groupClients, Name: bareName + w.name, Unit: "ms"}.Of(bare)
+	base := report.Figure{ID: "bare." + w.kind, Group: groupClients, Name: bareName + ", beside " + w.kind + " boxes", Unit: "ms"}.Of(bare)
 	for _, x := range all {
 		r.Add(w.figure(x, base))
 		if x.id == "cli" {
