@@ -134,10 +134,13 @@ func (k dataKind) times(ctx context.Context, g *boxtest.Guest) (runTimes, error)
 		}
 		return nil
 	}
+	var err error
 	if k.kind == boxReady {
-		return t, whileReady(ctx, g, p, rounds)
+		err = whileReady(ctx, g, p, rounds)
+	} else {
+		err = rounds()
 	}
-	return t, rounds()
+	return t, err
 }
 
 // benchDataWays measures all ways to a box that has imported pandas.
