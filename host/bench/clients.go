@@ -92,7 +92,7 @@ func (s *service) newest(ctx context.Context) (*receipt.Receipt, error) {
 // benchClients measures the same empty program by every way into PyBox, beside bare
 // Python in the very guest that it runs in, in turns: in a ready box, and cold.
 func benchClients(ctx context.Context, o *options, r *report.Report) error {
-	if err := benchWays(ctx, o, r, wayBench{kind: boxReady, config: "[ready]\nstdlib = 1\n", rounds: 16, name: ", in a ready box",
+	if err := benchWays(ctx, o, r, wayBench{kind: boxReady, config: oneReady, rounds: 16, name: ", in a ready box",
 		budgets: map[string]float64{"cli": 1.8}}); err != nil {
 		return fmt.Errorf("ready: %w", err)
 	}

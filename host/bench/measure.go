@@ -75,7 +75,7 @@ var groups = []report.Group{
 	{Name: groupPeers, About: aboutPeers},
 	{Name: groupThroughput, About: "Clients of the API ask for a run each, and for the next as soon as they have the receipt. The configuration is the default, and boxes are made ahead as they are used. CPU time is told apart by process; that of the VMM has the whole guest in it. The guest counts as its own also what the host did meanwhile with the processors that it runs on."},
 	{Name: groupMemory, About: "What is held in the guest and on the host."},
-	{Name: groupStart, About: "`pybox vm start` from the command to its end, and the stages that it reports. Before user space there is the VMM's own start and the kernel's."},
+	{Name: groupStart, About: "`pybox vm start` from the command to its end, and the steps that it reports, some of them beside each other. Before user space there is the VMM's own start and the kernel's. A first box is made ahead after the hello, while the rest of the guest's start goes on."},
 	{Name: groupData, About: "A program that imports pandas, once in a box that has it imported already, once in one that was made ahead without, once in one that is made for it."},
 	{Name: groupImports, About: "The time of the program itself, from its start to its exit. PyBox's image has the byte code of its modules; without it each run would compile them."},
 	{Name: groupFiles, About: "64 MiB that do not compress go in and come out, beside the transfer of the same bytes over a socket, in which nothing is done with them."},
