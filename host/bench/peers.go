@@ -33,7 +33,9 @@ const aboutPeers = "The same empty program on the same image in one guest with P
 	"no_new_privileges and a filter of system calls; that was read, inside and from the cgroup, before anything was measured. " +
 	"`ctr` has no limit of processes. `crun` and `runc` get the specification of a box, user namespace and filter too, but for the limit " +
 	"of swap with `runc`, which fails where the kernel has no swap. With the others the program is root, in the guest's user namespace, " +
-	"behind their own filters, and they put an overlay of memory on the image for each container. `dockerd` has neither bridge nor firewall " +
+	"behind their own filters, and they put an overlay of memory on the image for each container. " +
+	"They hold it to its half of a CPU in periods of 100 ms, in which an engine that starts in a container is held up again and again; with a box " +
+	"it is periods of a second, which a short program does not use up. The last rows have Docker with those. `dockerd` has neither bridge nor firewall " +
 	"to set up, since the guest has none. None but PyBox reads back what it set, counts and bounds what is printed, or leaves a receipt."
 
 // peer is an engine that is measured.
@@ -60,7 +62,7 @@ func newPeers() []*peer {
 			note: "--read-only --seccomp --memory-limit 134217728 --cpus 0.5, and --cap-drop for each"},
 		{Peer: peers.Docker, name: "`docker run --rm`", packages: []string{"docker.io", "containerd", "runc"}, every: 2,
 			note: "--network none --memory 128m --memory-swap 128m --pids-limit 32 --cpus 0.5 --read-only --cap-drop ALL --security-opt no-new-privileges"},
-		{Peer: peers.DockerPeriod, name: "`docker run --rm`, CPU limit as PyBox's", packages: []string{"docker.io"}, every: 4,
+		{Peer: peers.DockerPeriod, name: "`docker run --rm`, CPU limit as PyBox's", packages: []string{"docker.io"}, every: 2,
 			note: "the same with --cpu-period 1000000 --cpu-quota 500000 instead of --cpus"},
 	}
 }
@@ -232,10 +234,14 @@ func (b *peersBench) report(r *report.Report, versions map[string]string) {
 		if p.Peer != peers.Docker && p.Peer != peers.DockerPeriod {
 			continue
 		}
-		r.Add(report.Figure{
+		times := report.Figure{
 			ID: x.ID + ".pybox", Group: groupPeers, PartOf: x.ID, Name: "as many times as long as `pybox exec`, ready", Unit: "x", MoreIsBetter: true,
 			Note: "both are whole processes",
-		}.Once(x.Median / ready.Median).AtLeast(15))
+		}.Once(x.Median / ready.Median)
+		if p.Peer == peers.Docker {
+			times = times.AtLeast(15) // as people run it: half a CPU is --cpus 0.5
+		}
+		r.Add(times)
 	}
 	r.Add(base)
 }
