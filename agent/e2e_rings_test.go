@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/boxtest"
 	"github.com/pybox/pybox/host/receipt"
@@ -55,7 +56,7 @@ func TestE2ERingTimer(t *testing.T) {
 		r = g.Records(t)
 	}
 	timer := r.Timers[0]
-	if timer.ID != "heart" || timer.Result != api.ResultKilled || timer.FiredNS < timer.DueNS || timer.DueNS-timer.ArmedNS != int64(timeout+time.Second) {
+	if timer.ID != "heart" || timer.Result != pid1.ResultKilled || timer.FiredNS < timer.DueNS || timer.DueNS-timer.ArmedNS != int64(timeout+time.Second) {
 		t.Errorf("timer: %+v", timer)
 	}
 	if r.Agent != nil {

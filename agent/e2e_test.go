@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/vm"
 	"github.com/pybox/pybox/vm/qemu"
@@ -184,7 +185,7 @@ func testHang(t *testing.T, m vm.Machine, c *api.Client) {
 		}
 		r = records(t, m)
 	}
-	if x := r.Timers[0]; x.ID != "stuck" || x.Result != api.ResultKilled || x.FiredNS < x.DueNS || x.DoneNS < x.FiredNS || x.DueNS-x.ArmedNS != int64(after) {
+	if x := r.Timers[0]; x.ID != "stuck" || x.Result != pid1.ResultKilled || x.FiredNS < x.DueNS || x.DoneNS < x.FiredNS || x.DueNS-x.ArmedNS != int64(after) {
 		t.Errorf("timer: %+v", x)
 	}
 	if r.Agent != nil {

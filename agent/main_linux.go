@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/boottime"
 	"github.com/pybox/pybox/agent/build"
@@ -123,7 +124,7 @@ func listen(port uint32, max int) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the host on vsock port %d: %w", port, err)
 	}
-	return api.LimitListener(l, max, isHost), nil
+	return pid1.LimitListener(l, max, isHost), nil
 }
 
 // newShell returns the shell, which nothing listens for before it is opened.

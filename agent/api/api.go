@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/pybox/pybox/agent/api/pid1"
 )
 
 // ProtocolVersion is the version of the wire schema and of its meaning. It
@@ -20,7 +22,7 @@ const (
 	// AgentPort is the agent's: HTTP/2 with the Connect protocol.
 	AgentPort = 1024
 	// RecordsPort is PID 1's: its own records, also when the agent is dead.
-	RecordsPort = 1025
+	RecordsPort = pid1.Port
 	// ShellPort is that of a shell: SSH (RFC 4253), once OpenShell was called.
 	ShellPort = 1026
 	// BulkPort is for the bytes of large files, a connection for each run that has
@@ -33,7 +35,7 @@ const (
 
 // HostCID is the context id of the host, VMADDR_CID_HOST of vsock(7). The guest
 // serves no other peer.
-const HostCID = 2
+const HostCID = pid1.HostCID
 
 // Bounds of the protocol, held by both sides.
 const (

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/pybox/pybox/agent/api/pid1"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/api/v1/agentv1connect"
 )
@@ -81,7 +82,9 @@ func serveWith(t *testing.T, s agentv1connect.AgentServiceHandler, change func(*
 	done := make(chan error, 1)
 	server := NewServer(s, quiet())
 	change(server)
-	go func() { done <- server.Serve(ctx, LimitListener(l, MaxConns, func(net.Addr) bool { return true })) }()
+	go func() {
+		done <- server.Serve(ctx, pid1.LimitListener(l, MaxConns, func(net.Addr) bool { return true }))
+	}()
 	t.Cleanup(func() {
 		cancel()
 		select {
@@ -223,7 +226,7 @@ func TestServerBoundsConnectionsAndPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	var strangers atomic.Bool
-	limited := LimitListener(l, 1, func(net.Addr) bool { return !strangers.Load() })
+	limited := pid1.LimitListener(l, 1, func(net.Addr) bool { return !strangers.Load() })
 	defer limited.Close()
 	accepted := make(chan net.Conn, 4)
 	go func() {

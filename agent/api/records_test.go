@@ -7,15 +7,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pybox/pybox/agent/api/pid1"
 )
 
 // Records count as sent when the host says that it has them, and in no other
 // case; what is said instead is an error that can be read.
 func TestSendRecordsWantsItsAcknowledgement(t *testing.T) {
 	for answer, want := range map[string]string{
-		string(recordsAck): "",
-		"x":                "acknowledged with 0x78, want 0x6b",
-		"":                 "no acknowledgement: EOF",
+		string(pid1.Ack): "",
+		"x":              "acknowledged with 0x78, want 0x6b",
+		"":               "no acknowledgement: EOF",
 	} {
 		guest, host := net.Pipe()
 		go func() {
@@ -27,7 +29,7 @@ func TestSendRecordsWantsItsAcknowledgement(t *testing.T) {
 			_, _ = io.CopyN(io.Discard, host, int64(binary.BigEndian.Uint32(head[:])))
 			_, _ = io.WriteString(host, answer)
 		}()
-		err := SendRecords(guest, goodRecords(), 10*time.Second)
+		err := pid1.Send(guest, goodRecords(), 10*time.Second)
 		_ = guest.Close()
 		switch {
 		case want == "" && err != nil:

@@ -16,6 +16,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pybox/pybox/agent/api/pid1"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 )
 
@@ -90,8 +91,8 @@ func TestValidateStatusAndTime(t *testing.T) {
 
 func goodRecords() *Records {
 	return &Records{
-		Schema: RecordsSchema, BootID: bootID, NowNS: 9e9, Armed: 1,
-		Timers: []TimerRecord{{ID: "box-1", Cgroup: "box-1", ArmedNS: 1, DueNS: 5, FiredNS: 6, DoneNS: 7, Result: ResultKilled}},
+		Schema: pid1.Schema, BootID: bootID, NowNS: 9e9, Armed: 1,
+		Timers: []TimerRecord{{ID: "box-1", Cgroup: "box-1", ArmedNS: 1, DueNS: 5, FiredNS: 6, DoneNS: 7, Result: pid1.ResultKilled}},
 		Agent:  &AgentExit{AtNS: 7, KilledNS: 8, Code: -1, Signal: 9},
 	}
 }
@@ -118,7 +119,7 @@ func TestDecodeRecordsIsStrict(t *testing.T) {
 		"cut off":        good[:len(good)-1],
 		"data after it":  append(slices.Clone(good), " {}"...),
 		"unknown field":  replace(`"armed":1`, `"armed":1,"extra":1`),
-		"other schema":   replace(RecordsSchema, "pybox.init-records/v2"),
+		"other schema":   replace(pid1.Schema, "pybox.init-records/v2"),
 		"other boot id":  replace(bootID, "x"),
 		"negative time":  replace(`"now_ns":9000000000`, `"now_ns":-1`),
 		"fraction":       replace(`"armed":1`, `"armed":1.5`),
@@ -130,7 +131,7 @@ func TestDecodeRecordsIsStrict(t *testing.T) {
 		"code and sig":   replace(`"code":-1`, `"code":1`),
 		"65 timers": func() []byte {
 			r := goodRecords()
-			r.Timers = slices.Repeat(r.Timers, MaxTimerRecords+1)
+			r.Timers = slices.Repeat(r.Timers, pid1.MaxTimers+1)
 			b, _ := json.Marshal(r)
 			return b
 		}(),
@@ -146,9 +147,9 @@ func TestDecodeRecordsIsStrict(t *testing.T) {
 func TestLargestRecordsFit(t *testing.T) {
 	r := goodRecords()
 	r.Timers[0].ID, r.Timers[0].Cgroup = strings.Repeat("x", 64), strings.Repeat("y", 128)
-	r.Timers[0].Result, r.Timers[0].Detail = ResultFailed, strings.Repeat(`\`, maxDetail)
-	r.Timers = slices.Repeat(r.Timers, MaxTimerRecords)
-	if err := r.Validate(); err != nil {
+	r.Timers[0].Result, r.Timers[0].Detail = pid1.ResultFailed, strings.Repeat(`\`, maxDetail)
+	r.Timers = slices.Repeat(r.Timers, pid1.MaxTimers)
+	if err := ValidateRecords(r); err != nil {
 		t.Fatal(err)
 	}
 	b, err := json.Marshal(r)
@@ -163,12 +164,12 @@ func TestLargestRecordsFit(t *testing.T) {
 func TestRecordsOverAConnection(t *testing.T) {
 	host, guest := net.Pipe()
 	sent := make(chan error, 1)
-	go func() { sent <- SendRecords(guest, goodRecords(), 5*time.Second) }()
+	go func() { sent <- pid1.Send(guest, goodRecords(), 5*time.Second) }()
 	r, err := ReadRecords(t.Context(), host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Agent == nil || r.Agent.Signal != 9 || r.Timers[0].Result != ResultKilled {
+	if r.Agent == nil || r.Agent.Signal != 9 || r.Timers[0].Result != pid1.ResultKilled {
 		t.Errorf("read %+v", r)
 	}
 	if err := <-sent; err != nil {
@@ -201,7 +202,7 @@ func TestReadRecordsFromAHostileGuest(t *testing.T) {
 func TestSendRecordsToAHostThatDoesNotRead(t *testing.T) {
 	host, guest := net.Pipe()
 	defer host.Close()
-	if err := SendRecords(guest, goodRecords(), 50*time.Millisecond); err == nil {
+	if err := pid1.Send(guest, goodRecords(), 50*time.Millisecond); err == nil {
 		t.Error("no error")
 	}
 }

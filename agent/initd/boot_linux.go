@@ -15,7 +15,7 @@ import (
 	"github.com/mdlayher/vsock"
 	"golang.org/x/sys/unix"
 
-	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	"github.com/pybox/pybox/agent/boottime"
 	"github.com/pybox/pybox/agent/cgroup"
 	"github.com/pybox/pybox/agent/console"
@@ -78,11 +78,11 @@ func boot(c *console.Console, started time.Duration) error {
 	if err != nil {
 		return err
 	}
-	l, err := vsock.ListenContextID(unix.VMADDR_CID_ANY, api.RecordsPort, nil)
+	l, err := vsock.ListenContextID(unix.VMADDR_CID_ANY, pid1.Port, nil)
 	if err != nil {
-		return fmt.Errorf("listen for the host on vsock port %d: %w", api.RecordsPort, err)
+		return fmt.Errorf("listen for the host on vsock port %d: %w", pid1.Port, err)
 	}
-	go func() { _ = s.records.serve(api.LimitListener(l, maxReaders, isHost)) }()
+	go func() { _ = s.records.serve(pid1.LimitListener(l, maxReaders, isHost)) }()
 
 	conn, pid, err := startAgent(tree.system, stages)
 	if err != nil {
@@ -123,7 +123,7 @@ func newSupervisor(c *console.Console, tree *cgroups) (*supervisor, error) {
 // namespaces, so this also keeps out whatever runs in the guest.
 func isHost(a net.Addr) bool {
 	v, ok := a.(*vsock.Addr)
-	return ok && v.ContextID == api.HostCID
+	return ok && v.ContextID == pid1.HostCID
 }
 
 // powerOff ends the machine. There is nothing to write back: no disk of the

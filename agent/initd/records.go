@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	"github.com/pybox/pybox/agent/boottime"
 )
 
@@ -30,7 +30,7 @@ type records struct {
 	ended   chan struct{} // closed when its end is in agent
 
 	mu    sync.Mutex
-	agent *api.AgentExit
+	agent *pid1.AgentExit
 	read  chan struct{} // closed when the agent's end has been read
 }
 
@@ -42,7 +42,7 @@ func newRecords(bootID string, now boottime.Clock, t *timers) *records {
 }
 
 // agentEnded adds the end of the agent, once.
-func (r *records) agentEnded(e api.AgentExit) {
+func (r *records) agentEnded(e pid1.AgentExit) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.agent = &e
@@ -64,8 +64,8 @@ func (r *records) settle() {
 }
 
 // snapshot is a copy of all records.
-func (r *records) snapshot() *api.Records {
-	out := &api.Records{Schema: api.RecordsSchema, BootID: r.bootID}
+func (r *records) snapshot() *pid1.Records {
+	out := &pid1.Records{Schema: pid1.Schema, BootID: r.bootID}
 	r.timers.fill(out)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +96,7 @@ func (r *records) answer(conn net.Conn) {
 	defer conn.Close()
 	r.settle()
 	s := r.snapshot()
-	if api.SendRecords(conn, s, readerTimeout) != nil || s.Agent == nil {
+	if pid1.Send(conn, s, readerTimeout) != nil || s.Agent == nil {
 		return
 	}
 	r.mu.Lock()

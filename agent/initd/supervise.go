@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	"github.com/pybox/pybox/agent/control"
 )
 
@@ -133,11 +133,11 @@ func (s *supervisor) end(line string, flush time.Duration) {
 }
 
 // agentExit puts a wait status into a record.
-func agentExit(s syscall.WaitStatus) api.AgentExit {
+func agentExit(s syscall.WaitStatus) pid1.AgentExit {
 	if s.Signaled() {
-		return api.AgentExit{Code: -1, Signal: int(s.Signal())}
+		return pid1.AgentExit{Code: -1, Signal: int(s.Signal())}
 	}
-	return api.AgentExit{Code: s.ExitStatus()}
+	return pid1.AgentExit{Code: s.ExitStatus()}
 }
 
 func describe(s syscall.WaitStatus) string {

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	"github.com/pybox/pybox/agent/boottime"
 	"github.com/pybox/pybox/agent/cgroup"
 	"github.com/pybox/pybox/agent/control"
@@ -31,14 +31,14 @@ type timers struct {
 	mu    sync.Mutex
 	byID  map[string]*timer
 	armed int
-	fired []api.TimerRecord // oldest first, at most api.MaxTimerRecords
+	fired []pid1.TimerRecord // oldest first, at most pid1.MaxTimers
 	lost  int64
 }
 
 type timer struct {
 	target target
 	stop   func() bool
-	record api.TimerRecord
+	record pid1.TimerRecord
 	fired  bool
 }
 
@@ -62,7 +62,7 @@ func (t *timers) arm(id, path string, after time.Duration) control.Status {
 		return control.StatusNoCgroup
 	}
 	now := t.now()
-	tm := &timer{target: target, record: api.TimerRecord{
+	tm := &timer{target: target, record: pid1.TimerRecord{
 		ID: id, Cgroup: path, ArmedNS: int64(now), DueNS: int64(now + after),
 	}}
 	tm.stop = time.AfterFunc(after, func() { t.fire(id, tm) }).Stop
@@ -120,8 +120,8 @@ func (t *timers) fire(id string, tm *timer) {
 
 // keep adds a record and forgets the oldest, and its fired timer, above the
 // bound. The lock is held.
-func (t *timers) keep(r api.TimerRecord) {
-	if len(t.fired) == api.MaxTimerRecords {
+func (t *timers) keep(r pid1.TimerRecord) {
+	if len(t.fired) == pid1.MaxTimers {
 		if old, ok := t.byID[t.fired[0].ID]; ok && old.fired && old.record.FiredNS == t.fired[0].FiredNS {
 			delete(t.byID, t.fired[0].ID)
 		}
@@ -132,11 +132,11 @@ func (t *timers) keep(r api.TimerRecord) {
 }
 
 // fill puts the timers into r.
-func (t *timers) fill(r *api.Records) {
+func (t *timers) fill(r *pid1.Records) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r.Armed = t.armed
-	r.Timers = append([]api.TimerRecord{}, t.fired...)
+	r.Timers = append([]pid1.TimerRecord{}, t.fired...)
 	r.Dropped = t.lost
 }
 
@@ -144,11 +144,11 @@ func (t *timers) fill(r *api.Records) {
 func result(err error) (result, detail string) {
 	switch {
 	case err == nil:
-		return api.ResultKilled, ""
+		return pid1.ResultKilled, ""
 	case errors.Is(err, cgroup.ErrGone):
-		return api.ResultGone, ""
+		return pid1.ResultGone, ""
 	}
-	return api.ResultFailed, detailOf(err)
+	return pid1.ResultFailed, detailOf(err)
 }
 
 // detailOf is the message of err within the bounds of a record.

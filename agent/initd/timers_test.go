@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	"github.com/pybox/pybox/agent/cgroup"
 	"github.com/pybox/pybox/agent/control"
 )
@@ -78,7 +79,7 @@ func newTest(b *fakeBoxes) *timers {
 func snapshot(t *testing.T, tm *timers) *api.Records {
 	t.Helper()
 	r := newRecords(bootID, tm.now, tm).snapshot()
-	if err := r.Validate(); err != nil {
+	if err := api.ValidateRecords(r); err != nil {
 		t.Errorf("the records break their own bounds: %v", err)
 	}
 	return r
@@ -103,7 +104,7 @@ func TestTimerFiresOnTimeAndIsRecorded(t *testing.T) {
 			t.Fatalf("killed %d times, %d still open", b.kills("a"), b.opened())
 		}
 		r := snapshot(t, tm)
-		want := api.TimerRecord{ID: "box-1", Cgroup: "a", ArmedNS: 1e9, DueNS: 4e9, FiredNS: 4e9, DoneNS: 4e9, Result: api.ResultKilled}
+		want := api.TimerRecord{ID: "box-1", Cgroup: "a", ArmedNS: 1e9, DueNS: 4e9, FiredNS: 4e9, DoneNS: 4e9, Result: pid1.ResultKilled}
 		if len(r.Timers) != 1 || r.Timers[0] != want || r.Armed != 0 {
 			t.Errorf("records %+v, want %+v", r, want)
 		}
@@ -160,13 +161,13 @@ func TestTimersAreBounded(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		r := snapshot(t, tm)
-		if len(r.Timers) != api.MaxTimerRecords || r.Dropped != control.MaxTimers-api.MaxTimerRecords {
+		if len(r.Timers) != pid1.MaxTimers || r.Dropped != control.MaxTimers-pid1.MaxTimers {
 			t.Errorf("%d records, %d dropped", len(r.Timers), r.Dropped)
 		}
-		if r.Timers[0].ID != fmt.Sprint("b", control.MaxTimers-api.MaxTimerRecords) {
+		if r.Timers[0].ID != fmt.Sprint("b", control.MaxTimers-pid1.MaxTimers) {
 			t.Errorf("the oldest record kept is %s", r.Timers[0].ID)
 		}
-		if n := len(tm.byID); n != api.MaxTimerRecords {
+		if n := len(tm.byID); n != pid1.MaxTimers {
 			t.Errorf("%d fired timers are kept", n)
 		}
 		if n := b.opened(); n != 0 {
@@ -177,8 +178,8 @@ func TestTimersAreBounded(t *testing.T) {
 
 func TestTimerRecordsHowTheKillWent(t *testing.T) {
 	for want, err := range map[string]error{
-		api.ResultGone:   fmt.Errorf("write: %w", cgroup.ErrGone),
-		api.ResultFailed: errors.New("no\nway " + strings.Repeat("\x1b", 400)),
+		pid1.ResultGone:   fmt.Errorf("write: %w", cgroup.ErrGone),
+		pid1.ResultFailed: errors.New("no\nway " + strings.Repeat("\x1b", 400)),
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			tm := newTest(&fakeBoxes{err: err})

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/boxtest"
 	"github.com/pybox/pybox/host/guestrun"
@@ -160,7 +161,7 @@ func TestE2ERun(t *testing.T) {
 		if took := r.Times.Ended.Sub(r.Times.Started); took < timeout+guestrun.AskAfter {
 			t.Errorf("the host asked PID 1 within %v, want %v after the program's %v", took, guestrun.AskAfter, timeout)
 		}
-		if r.Records == nil || len(r.Records.Timers) != 1 || r.Records.Timers[0].Result != api.ResultKilled || r.Records.Agent != nil {
+		if r.Records == nil || len(r.Records.Timers) != 1 || r.Records.Timers[0].Result != pid1.ResultKilled || r.Records.Agent != nil {
 			t.Errorf("PID 1's records: %+v", r.Records)
 		}
 		if err := g.ends(t); !errors.Is(err, vm.ErrKilled) || !strings.Contains(err.Error(), "timer fired") {

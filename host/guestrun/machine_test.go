@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	"github.com/pybox/pybox/vm"
 	"github.com/pybox/pybox/vm/vmtest"
 )
@@ -31,7 +32,7 @@ func newMachine(t *testing.T, records ...*api.Records) *Machine {
 			if err != nil {
 				return nil
 			}
-			_ = api.SendRecords(c, r, 5*time.Second)
+			_ = pid1.Send(c, r, 5*time.Second)
 			_ = c.Close()
 		}
 		go func() {

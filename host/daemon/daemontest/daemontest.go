@@ -19,6 +19,7 @@ import (
 
 	"connectrpc.com/connect"
 	agentapi "github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/api/v1/agentv1connect"
 	"github.com/pybox/pybox/agent/shell"
@@ -203,14 +204,14 @@ func (a *Agent) serveRecords(l net.Listener) {
 			c.Close()
 			continue
 		}
-		r := &agentapi.Records{Schema: agentapi.RecordsSchema, BootID: BootID, NowNS: 2, Timers: []agentapi.TimerRecord{}}
+		r := &agentapi.Records{Schema: pid1.Schema, BootID: BootID, NowNS: 2, Timers: []agentapi.TimerRecord{}}
 		if n > 0 {
 			r.Agent = a.Exit
 		}
 		if a.restarted.Load() {
 			r.BootID, r.Agent = nextBootID, nil
 		}
-		agentapi.SendRecords(c, r, time.Second)
+		pid1.Send(c, r, time.Second)
 		c.Close()
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/pybox/pybox/agent/api"
+	"github.com/pybox/pybox/agent/api/pid1"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/agent/api/v1/agentv1connect"
 	"github.com/pybox/pybox/agent/bulk"
@@ -93,7 +94,7 @@ func New(t testing.TB, play func(*Script)) *Guest {
 
 // Alive are the records of a PID 1 that has nothing to tell.
 func Alive() *api.Records {
-	return &api.Records{Schema: api.RecordsSchema, BootID: BootID, NowNS: GoAt}
+	return &api.Records{Schema: pid1.Schema, BootID: BootID, NowNS: GoAt}
 }
 
 // AgentDied are the records of a PID 1 whose agent was killed.
@@ -110,7 +111,7 @@ func Fired(id string, timeout, at time.Duration) func() *api.Records {
 		r := Alive()
 		r.Timers = []api.TimerRecord{{
 			ID: id, Cgroup: id, ArmedNS: GoAt - 1, DueNS: GoAt + int64(timeout+time.Second), FiredNS: GoAt + int64(at), DoneNS: GoAt + int64(at),
-			Result: api.ResultKilled,
+			Result: pid1.ResultKilled,
 		}}
 		return r
 	}
@@ -126,7 +127,7 @@ func (g *Guest) Records(ctx context.Context) (*api.Records, error) {
 	if r == nil {
 		return nil, errors.New("connection refused by the guest")
 	}
-	return r, r.Validate()
+	return r, api.ValidateRecords(r)
 }
 
 // Bulk implements guestrun.Guest.

@@ -1,4 +1,4 @@
-package api
+package pid1
 
 import (
 	"errors"
