@@ -74,7 +74,7 @@ func (p *page) engine(r *receipt.Receipt) {
 	p.row("Network", Escape(r.Configured.Network, maxName))
 	p.row("Limits", limits(r.Configured.Limits))
 	p.row("Inputs", inputs(r.Configured.Inputs))
-	p.row("Box", append(madeAhead(r.Observed.Engine.Box), removal(r.Cleanup)...)...)
+	p.row("Box", append(removal(r.Cleanup), madeAhead(r.Observed.Engine.Box)...)...)
 	if r.Observed.VM.ShellEnabled {
 		p.row("Shell", "OPENED in this VM, before the run or during it: who used it could have changed anything there")
 	}

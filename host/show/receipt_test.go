@@ -74,7 +74,13 @@ func receipts() map[string]*receipt.Receipt {
 		"partial":             receipttest.Example(),
 		"files":               receipttest.WithFiles(),
 		"not_asked":           receipttest.Example(),
+		"ready":               receipttest.Example(),
+		"preimported":         receipttest.Example(),
 	}
+	all["ready"].Observed.Engine.Box.WaitedMS = ptr(12_345.0)
+	imported := all["preimported"]
+	imported.Observed.Engine.Box.WaitedMS, imported.Observed.Engine.Box.Preimported = ptr(0.4), []string{"numpy", "pandas"}
+	imported.Cleanup = receipt.Cleanup{Status: receipt.CleanupIncomplete, Confirmations: []receipt.Confirmation{{Source: "mounts", Detail: "/x is still mounted"}}}
 	all["not_asked"].Program.Files = []receipt.File{{Name: "out.csv", Bytes: 1234, Reason: receipt.FileNotAsked}, {Name: "tmp", Folder: true, Reason: receipt.FileNotAsked}}
 	d := all["deadline"]
 	d.Observed.Kernel.Periods, d.Observed.Kernel.ThrottledPeriods, d.Observed.Kernel.ThrottledUsec = ptr(int64(3)), ptr(int64(2)), ptr(int64(1_004_000))
