@@ -181,6 +181,9 @@ func (e *Engine) Create(ctx context.Context, id string, spec *specs.Spec, labels
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("create the container %s: %w", id, err), e.remove(ctx, id, cgroupOf(spec)))
 	}
+	if err := shortenBundle(e.o.bundle(id), spec); err != nil {
+		e.o.Log.Debug("a bundle stays as it is", "container", id, "error", err) // which does as well
+	}
 	t := newTask(e, shim, id, pid)
 	if err := ctx.Err(); err != nil {
 		return nil, errors.Join(err, t.Delete(context.WithoutCancel(ctx)))

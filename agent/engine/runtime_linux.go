@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/protobuf"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -95,6 +97,26 @@ func writeBundle(dir string, config []byte) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600)
+}
+
+// shortenBundle leaves only that of a bundle's specification which the shim still looks
+// at: when the first process ends it reads all of it, to learn whether a pid namespace of
+// the container's own ends the others. What the container was made from, crun has copied.
+func shortenBundle(dir string, spec *specs.Spec) error {
+	rest := specs.Spec{Version: spec.Version}
+	if spec.Linux != nil {
+		rest.Linux = &specs.Linux{Namespaces: spec.Linux.Namespaces}
+	}
+	b, err := json.Marshal(rest)
+	if err != nil {
+		return err
+	}
+	// It may be read at any time.
+	next := filepath.Join(dir, "config.next")
+	if err := os.WriteFile(next, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, filepath.Join(dir, "config.json"))
 }
 
 // bundleTries is how often removeBundle starts over: the shim's file appears under

@@ -32,7 +32,7 @@ const shimFD = 3
 // Memory of the shim, which does little but start programs and wait.
 const (
 	shimMemory = 24 << 20 // soft limit of what Go manages, in bytes
-	shimGC     = 40       // GOGC
+	shimGC     = 200      // GOGC
 	shimProcs  = 2        // GOMAXPROCS
 )
 

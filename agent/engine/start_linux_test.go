@@ -115,7 +115,7 @@ func TestStartLeavesTheRestToCrun(t *testing.T) {
 		before func(fifo string) error
 	}{
 		"hooks":         {config: strings.Replace(crunConfig, "{", `{"hooks":{"poststart":[{"path":"/bin/true"}]},`, 1)},
-		"broken config": {config: "{"},
+		"broken config": {config: `{"hooks":`},
 		"no FIFO":       {before: os.Remove},
 		"a file": {before: func(fifo string) error {
 			return errors.Join(os.Remove(fifo), os.WriteFile(fifo, nil, 0o600))

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -68,6 +69,9 @@ func withoutHooks(dir fs.FS) error {
 	config, err := readBounded(dir, "config.json")
 	if err != nil {
 		return err
+	}
+	if !bytes.Contains(config, []byte("hooks")) {
+		return nil // nothing needs decoding
 	}
 	var spec struct {
 		Hooks *struct{} `json:"hooks"`
