@@ -90,9 +90,9 @@ func (p person) firstReady(ctx context.Context) (api.Status, error) {
 		switch {
 		case err != nil:
 			return s, err
-		case s.VM == nil || s.Guest == nil || len(s.Guest.Ready) == 0:
-			return s, fmt.Errorf("a status lacks the VM, or what is to be ready: %+v", s)
-		case s.Guest.Ready[0].FirstMS != nil:
+		case s.VM == nil || s.Guest == nil:
+			return s, fmt.Errorf("a status lacks the VM: %+v", s)
+		case len(s.Guest.Ready) > 0 && s.Guest.Ready[0].FirstMS != nil:
 			return s, nil
 		}
 		select {
