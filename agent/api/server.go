@@ -197,6 +197,12 @@ func Together(ctx context.Context, f func() error) error {
 	return errors.Join(err, s.let())
 }
 
+// Apart gives a context with which Together holds nothing, for a call in which several
+// goroutines send.
+func Apart(ctx context.Context) context.Context {
+	return context.WithValue(ctx, streamKey{}, nil)
+}
+
 // let sends what is held.
 func (s *stream) let() error {
 	if len(s.held) == 0 {

@@ -61,8 +61,12 @@ func TestTogether(t *testing.T) {
 	if err := Together(ctx, func() error { return nil }); err != nil || c.did != nil {
 		t.Errorf("%v, %q", err, c.did)
 	}
-	if err := Together(t.Context(), func() error { return send(s, "seven") }); err != nil || len(c.did) != 2 {
-		t.Errorf("%v, %q", err, c.did)
+	for _, apart := range []context.Context{t.Context(), Apart(ctx)} {
+		c.did = nil
+		err := Together(apart, func() error { return errors.Join(send(s, "seven"), send(s, "eight")) })
+		if err != nil || len(c.did) != 4 {
+			t.Errorf("%v, %q", err, c.did)
+		}
 	}
 }
 

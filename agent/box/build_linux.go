@@ -54,7 +54,7 @@ func (m *Manager) Build(ctx context.Context, r *agentv1.BuildRequest, id string,
 	archive := &chunker{hash: sha256.New(), left: r.GetMaxTarBytes(), emit: func(b []byte) error {
 		return emit(&agentv1.BuildEvent{Event: &agentv1.BuildEvent_Tar{Tar: b}})
 	}}
-	err := m.live(ctx, plan{
+	err := m.live(api.Apart(ctx), plan{
 		id: id, image: r.GetImage(), program: "build.py",
 		limits: limitsOf(r.GetLimits()), timeout: time.Duration(r.GetTimeoutNs()),
 		stdout: buildOutput, stderr: buildOutput, queueWait: time.Duration(r.GetTimeoutNs()),
