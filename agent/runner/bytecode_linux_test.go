@@ -111,3 +111,47 @@ func TestBytecode(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestHostileBytecode has an init answer the question for byte code in ways that no runner
+// does.
+func TestHostileBytecode(t *testing.T) {
+	whole := "C" + "sitecustomize.cpython-313.pyc\x00" + string(pyc(1, 100))
+	for name, c := range map[string]struct {
+		messages []string
+		want     error
+		code     int
+	}{
+		"sound":           {[]string{whole, "R\x03"}, nil, 1},
+		"none":            {[]string{"C", "R\x03"}, nil, 0},
+		"too long":        {[]string{whole + strings.Repeat("x", maxBytecodeMessage), "R\x03"}, nil, 0},
+		"none, and ready": {[]string{"R\x03"}, ErrProtocol, 0},
+		"twice":           {[]string{whole, whole}, ErrProtocol, 0},
+		"broken":          {[]string{"Bsorry"}, ErrBroken, 0},
+		"nothing":         {[]string{""}, ErrGone, 0},
+		"gone":            {nil, ErrGone, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			work := workFolder(t)
+			l, err := Prepare(work, os.Getuid(), os.Getgid())
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.AskBytecode()
+			peer := dial(t, work)
+			for _, m := range c.messages {
+				say(t, peer, m)
+			}
+			if c.want != nil {
+				_ = peer.CloseWrite()
+			}
+			r, w := pipe(t)
+			conn, err := l.Accept(t.Context(), os.Getpid(), r, w, w)
+			if !errors.Is(err, c.want) || c.want == nil && len(l.Bytecode()) != c.code {
+				t.Errorf("%v, want %v; %d files, want %d", err, c.want, len(l.Bytecode()), c.code)
+			}
+			if conn != nil {
+				_ = conn.Close()
+			}
+		})
+	}
+}
