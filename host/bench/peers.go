@@ -34,8 +34,8 @@ const aboutPeers = "The same empty program on the same image in one guest with P
 	"`ctr` has no limit of processes. `crun` and `runc` get the specification of a box, user namespace and filter too, but for the limit " +
 	"of swap with `runc`, which fails where the kernel has no swap. With the others the program is root, in the guest's user namespace, " +
 	"behind their own filters, and they put an overlay of memory on the image for each container. " +
-	"They hold it to its half of a CPU in periods of 100 ms, in which an engine that starts in a container is held up again and again; with a box " +
-	"it is periods of a second, which a short program does not use up. The last rows have Docker with those. `dockerd` has neither bridge nor firewall " +
+	"Half of a CPU is 50 ms in every 100 with them, and half a second in every second with a box, `crun` and `runc`, which a short program " +
+	"does not use up: the last rows tell what Docker takes with that. `dockerd` has neither bridge nor firewall " +
 	"to set up, since the guest has none. None but PyBox reads back what it set, counts and bounds what is printed, or leaves a receipt."
 
 // peer is an engine that is measured.
