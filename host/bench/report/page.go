@@ -94,11 +94,11 @@ func writeBudgets(b *strings.Builder, r *Report) {
 	fmt.Fprintf(b, "**%d missed**, and the others kept:\n\n", len(missed))
 	for _, f := range missed {
 		v, _ := f.Bounded()
-		text := f.value(v)
+		text := "is " + f.value(v)
 		if f.Budget.OfRatio {
-			text = number(v)
+			text = "has the ratio " + number(v)
 		}
-		fmt.Fprintf(b, "- %s: %s is %s, where %s is allowed\n", f.Group, r.whole(f), text, f.Budget.text(f.value))
+		fmt.Fprintf(b, "- %s: %s %s, where %s is allowed\n", f.Group, r.whole(f), text, f.bound())
 	}
 	b.WriteString("\n")
 }

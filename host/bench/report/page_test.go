@@ -79,7 +79,7 @@ func TestPageSays(t *testing.T) {
 	r.Fail("data", errors.New("first\nsecond"))
 	page = oneLine(string(Page(r)))
 	for _, want := range []string{
-		"**1 missed**, and the others kept: - Runs: to the exit is 0.533, where ratio at most 0.5 is allowed", "ratio at most 0.5 **missed**",
+		"**1 missed**, and the others kept: - Runs: to the exit has the ratio 0.533, where at most 0.5 is allowed", "ratio at most 0.5 **missed**",
 		"**Not measured whole**: data: first second", "Acceleration: kvm.",
 	} {
 		if !strings.Contains(page, want) {

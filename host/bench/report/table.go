@@ -129,21 +129,24 @@ func (f Figure) budget(missed string) string {
 	if f.Budget == nil {
 		return ""
 	}
-	text := f.Budget.text(f.value)
+	text := f.bound()
+	if f.Budget.OfRatio {
+		text = "ratio " + text
+	}
 	if f.Missed() {
 		text += " " + missed
 	}
 	return text
 }
 
-// text is the budget in words; value writes a number with its unit.
-func (b Budget) text(value func(float64) string) string {
-	text, v := "at most ", b.AtMost
-	if b.AtLeast != 0 {
-		text, v = "at least ", b.AtLeast
+// bound is the budget, which there must be, in words.
+func (f Figure) bound() string {
+	text, v := "at most ", f.Budget.AtMost
+	if f.Budget.AtLeast != 0 {
+		text, v = "at least ", f.Budget.AtLeast
 	}
-	if b.OfRatio {
-		return "ratio " + text + number(v)
+	if f.Budget.OfRatio {
+		return text + number(v)
 	}
-	return text + value(v)
+	return text + f.value(v)
 }
