@@ -230,6 +230,9 @@ func (s *stream) Write(b []byte) (n int, err error) {
 	}
 	err = s.within(func() error {
 		n, err = s.ResponseWriter.Write(b)
+		if s.holding { // then nobody else may flush it
+			err = errors.Join(err, s.control.Flush())
+		}
 		return err
 	})
 	return n, err

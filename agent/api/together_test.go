@@ -70,6 +70,33 @@ func TestTogether(t *testing.T) {
 	}
 }
 
+// TestTogetherTooMuch has a last message that does not fit behind those that are held: it
+// goes on its way all the same, and does not wait for the next one or the call's end.
+func TestTogetherTooMuch(t *testing.T) {
+	for name, sizes := range map[string][]int{
+		"a small one behind a large one": {maxHeld - 200, 1000},
+		"a large one behind a small one": {200, maxHeld - 100},
+		"one that is never held":         {maxHeld + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, s, c := answer(t)
+			var sent int
+			err := Together(ctx, func() error {
+				for _, size := range sizes {
+					sent += size
+					if err := send(s, string(make([]byte, size))); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil || c.written.Len() != sent || c.did[len(c.did)-1] != "flush" {
+				t.Errorf("%v, %d of %d bytes came: %q", err, c.written.Len(), sent, c.did)
+			}
+		})
+	}
+}
+
 func TestTogetherFails(t *testing.T) {
 	ctx, s, c := answer(t)
 	mine := errors.New("mine")
