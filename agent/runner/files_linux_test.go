@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -163,6 +164,32 @@ func TestNoSpace(t *testing.T) {
 	}
 	b.start("main.py", "print('ran')")
 	if r := b.finish(); r.out != "ran\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// The file that there is no room for must be none that the program finds open.
+func TestNoSpaceForSmallFile(t *testing.T) {
+	work := workFolder(t)
+	if err := unix.Mount("work", work, "tmpfs", 0, "size=256k,nr_inodes=200"); err != nil {
+		t.Skip("no tmpfs can be mounted:", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(work, unix.MNT_DETACH) })
+	b := boxSpec{env: baseEnv, args: []string{"main.py"}, work: work}.mustStart(t)
+	var err error
+	for i := 0; err == nil && i < 100; i++ {
+		err = b.conn.WriteFile(b.ctx(), "small"+strconv.Itoa(i), 0o644, smallFile, io.LimitReader(manyBytes{}, smallFile))
+	}
+	if !errors.Is(err, ErrNoSpace) || !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("small files: %v", err)
+	}
+	if err := os.Remove(filepath.Join(work, "small0")); err != nil {
+		t.Fatal(err)
+	}
+	b.start("main.py", `import os
+fds = os.listdir("/proc/self/fd")
+print(sorted(fd for fd in fds if os.path.exists("/proc/self/fd/" + fd)))`) // not that of the list
+	if r := b.finish(); r.out != "['0', '1', '2']\n" {
 		t.Errorf("%+v", r)
 	}
 }

@@ -238,11 +238,20 @@ def make_small_file(data, path, mode):
     try:
         while done < len(data) and not errno:
             done += posix.write(fd, data[done:])
+    except OSError as error:
+        errno = error.errno
+    return done, close(fd, errno)
+
+
+def close(fd, errno):
+    """Closes what create gave, which the program must not inherit. Returns the first
+    error number."""
+    try:
         if fd >= 0:
             posix.close(fd)
     except OSError as error:
-        errno = error.errno
-    return done, errno
+        errno = errno or error.errno
+    return errno
 
 
 def make_file(source, path, mode, size):
@@ -270,12 +279,7 @@ def make_file(source, path, mode, size):
             raise OSError("the agent went away")
         done += at
         size -= n
-    try:
-        if fd >= 0:
-            posix.close(fd)
-    except OSError as error:
-        errno = errno or error.errno
-    return done, errno
+    return done, close(fd, errno)
 
 
 def late_name():
