@@ -9,16 +9,22 @@ import (
 // SourceName is the runner's file name: what module site of Python imports.
 const SourceName = "sitecustomize.py"
 
-// maxBytecodeBytes bounds what is taken of an init.
-const maxBytecodeBytes = 64 << 10
+// What is taken of an init at most: that much byte code, and a name as long as
+// bytecodeName lets through.
+const (
+	maxBytecodeBytes = 64 << 10
+	maxBytecodeName  = len("sitecustomize.") + 40 + len(".opt-") + 8 + len(".pyc")
+)
 
 // Bytecode is the runner as an image's own Python has compiled it: byte code by
 // file name, such as "sitecustomize.cpython-313.pyc" (PEP 3147). Python takes a
 // quarter of its start to compile the source otherwise.
 //
-// It may not be byte code at all: it is given to boxes of that very image only, in a
-// form that makes Python compare it with the source's hash and, where they differ,
-// compile the source (PEP 552, checked).
+// It may not be byte code at all: a box wrote it, all of it, and it is as trustworthy as
+// the image's own python3. So it is given to boxes of that very image only. Its form has
+// Python compare the hash in its header with the source's and, where they differ, compile
+// the source (PEP 552, checked): that keeps the code of another runner out, and says
+// nothing of what is behind the header.
 type Bytecode map[string][]byte
 
 // bytecodeName is what importlib.util.cache_from_source makes of SourceName.

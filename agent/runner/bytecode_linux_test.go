@@ -115,12 +115,15 @@ func TestBytecode(t *testing.T) {
 // TestHostileBytecode has an init answer the question for byte code in ways that no runner
 // does.
 func TestHostileBytecode(t *testing.T) {
+	longest := "sitecustomize." + strings.Repeat("x", 40) + ".opt-" + strings.Repeat("x", 8) + ".pyc"
 	whole := "C" + "sitecustomize.cpython-313.pyc\x00" + string(pyc(1, 100))
 	for name, c := range map[string]struct {
 		messages []string
 		want     error
 		code     int
 	}{
+		"longest":         {[]string{"C" + longest + "\x00" + string(pyc(1, maxBytecodeBytes)), "R\x03"}, nil, 1},
+		"longest, cut":    {[]string{"C" + longest + "\x00" + string(pyc(1, 80000)), "R\x03"}, nil, 0},
 		"sound":           {[]string{whole, "R\x03"}, nil, 1},
 		"none":            {[]string{"C", "R\x03"}, nil, 0},
 		"too long":        {[]string{whole + strings.Repeat("x", maxBytecodeMessage), "R\x03"}, nil, 0},

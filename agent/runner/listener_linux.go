@@ -339,13 +339,15 @@ func (l *Listener) handOver(sock *net.UnixConn, streams []*os.File) error {
 
 // takeBytecode reads the message of a runner's byte code.
 func (l *Listener) takeBytecode(c *Conn) error {
-	b := make([]byte, maxBytecodeMessage+1) // one more: a longer one is of no use
+	b := make([]byte, maxBytecodeMessage+1) // one more: a longer one shows
 	n, _, err := c.receive(b)
 	if err != nil {
 		return err
 	}
 	if n > 0 && b[0] == msgBytecode {
-		l.code = decodeBytecode(b[1:n])
+		if n <= maxBytecodeMessage { // the kernel has cut it otherwise
+			l.code = decodeBytecode(b[1:n])
+		}
 		return nil
 	}
 	r, err := judge(b[:n])

@@ -70,7 +70,7 @@ const (
 	// maxReport is the longest message of the init, a B or U.
 	maxReport = 512
 	// maxBytecodeMessage is the longest C that is of use.
-	maxBytecodeMessage = 1 + 64 + 1 + maxBytecodeBytes
+	maxBytecodeMessage = 1 + maxBytecodeName + 1 + maxBytecodeBytes
 	// maxErrno is MAX_ERRNO of Linux.
 	maxErrno = 4095
 )
