@@ -412,7 +412,7 @@ func (l *life) makeReady() error {
 	if err := l.check(false); err != nil {
 		return err
 	}
-	l.m.learn(l)
+	l.m.codes.learn(l.p.image, l.bytecode, l.rec.Checks)
 	return nil
 }
 
@@ -427,13 +427,13 @@ func (l *life) make() error {
 	if l.cfg.Work, err = makeWork(l.dir, l.cfg); err != nil {
 		return refuse(api.ReasonEngine, err)
 	}
-	code := l.m.bytecode(l.p.image)
+	code, ask := l.m.codes.give(l.p.image, l.p.env)
 	listener, err := runner.Prepare(l.cfg.Work, l.cfg.HostUID(), l.cfg.HostGID(), code)
 	if err != nil {
 		return refuse(api.ReasonEngine, err)
 	}
 	defer listener.Close()
-	if code == nil && len(l.p.env) == 0 {
+	if ask {
 		listener.AskBytecode()
 	}
 	if l.p.ahead {
@@ -466,7 +466,11 @@ func (l *life) make() error {
 		return refuse(api.ReasonEngine, err)
 	}
 	l.stage("started")
-	return l.meet(listener)
+	if err := l.meet(listener); err != nil {
+		l.m.codes.forget(l.p.image, code)
+		return err
+	}
+	return nil
 }
 
 // given puts down what the program is given.

@@ -26,7 +26,6 @@ import (
 	"github.com/pybox/pybox/agent/oci"
 	"github.com/pybox/pybox/agent/oom"
 	"github.com/pybox/pybox/agent/ready"
-	"github.com/pybox/pybox/agent/runner"
 )
 
 // Timers are the last-resort timers of the guest's PID 1; see control.Client.
@@ -87,8 +86,9 @@ type Manager struct {
 	ahead *ready.Pool[plan, *waiting]
 	made  atomic.Int64
 
+	codes codes
+
 	mu     sync.Mutex
-	codes  map[string]runner.Bytecode // of the runner, by image
 	lives  map[string]*life
 	engine *engine.Engine
 	state  string
@@ -114,7 +114,7 @@ func NewManager(o Options) (*Manager, error) {
 		o.Hooks = func() Hooks { return Hooks{} }
 	}
 	m := &Manager{
-		o: o, seccomp: oci.SeccompSHA256(filter), lives: map[string]*life{}, codes: map[string]runner.Bytecode{},
+		o: o, seccomp: oci.SeccompSHA256(filter), lives: map[string]*life{},
 		state: engineStarting, change: make(chan struct{}),
 	}
 	m.ahead = m.newPool()
@@ -193,27 +193,6 @@ func (m *Manager) setState(s string, e *engine.Engine) {
 	m.state, m.engine = s, e
 	close(m.change)
 	m.change = make(chan struct{})
-}
-
-// bytecode gives what the image's own Python has made of the runner; nil: it is not known.
-func (m *Manager) bytecode(image string) runner.Bytecode {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.codes[image]
-}
-
-// learn keeps what the box's Python has made of the runner, for the next boxes of its
-// image. It is from before anything of a program was in the box, whose settings were all
-// found right, and whose environment was not a client's.
-func (m *Manager) learn(l *life) {
-	if l.bytecode == nil || slices.ContainsFunc(l.rec.Checks, func(c *agentv1.Check) bool { return !c.Ok }) {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.codes[l.p.image] == nil {
-		m.codes[l.p.image] = l.bytecode
-	}
 }
 
 // ready waits for the engine.
