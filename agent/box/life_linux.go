@@ -599,17 +599,8 @@ func (l *life) fill() error {
 
 // release starts the clocks and lets the program go.
 func (l *life) release() error {
-	// From here on PID 1 ends the box even if the agent never does. It sets its timer
-	// while the counters are read.
-	armed := make(chan error, 1)
-	go func() { armed <- l.m.o.Timers.Arm(l.p.id, l.cfg.ID, l.p.timeout+api.TimerAfter) }()
-	counted := l.counters.Baseline()
-	if err := <-armed; err != nil {
-		return refuse(api.ReasonTimer, err)
-	}
-	l.armed = true
-	if counted != nil {
-		return refuse(api.ReasonEngine, counted)
+	if err := l.arm(l.counters.Baseline); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
 	defer cancel()
@@ -625,6 +616,50 @@ func (l *life) release() error {
 	go l.p.input.stdin(l.ctx, l.stdinW)
 	go l.protect()
 	return nil
+}
+
+// maxArming is how much of its time PID 1's timer may have run when the program begins.
+const maxArming = api.TimerAfter / 4
+
+// errEarly: what makes a program begin took longer than the program may.
+var errEarly = errors.New("the timer went off before the program began")
+
+// arm has PID 1 end the box even if the agent never does. PID 1 sets its timer while
+// baseline goes on; where the two took long the timer starts anew, so that it does not go
+// off before the program's time is over.
+func (l *life) arm(baseline func() error) error {
+	began := l.m.o.Boot()
+	armed := make(chan error, 1)
+	go func() { armed <- l.setTimer() }()
+	counted := baseline()
+	if err := <-armed; err != nil {
+		return refuse(api.ReasonTimer, err)
+	}
+	l.armed = true
+	if counted != nil {
+		return refuse(api.ReasonEngine, counted)
+	}
+	if l.m.o.Boot()-began > maxArming {
+		return l.armAnew()
+	}
+	return nil
+}
+
+// armAnew starts the timer of a program that has not begun once more.
+func (l *life) armAnew() error {
+	if l.disarm(); l.fired != 0 {
+		return refuse(api.ReasonTimer, errEarly)
+	}
+	if err := l.setTimer(); err != nil {
+		return refuse(api.ReasonTimer, err)
+	}
+	l.armed = true
+	return nil
+}
+
+// setTimer starts PID 1's timer of the run.
+func (l *life) setTimer() error {
+	return l.m.o.Timers.Arm(l.p.id, l.cfg.ID, l.p.timeout+api.TimerAfter)
 }
 
 // protect keeps the box's PID 1, once the program has a process of its own, from
