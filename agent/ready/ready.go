@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -136,29 +137,39 @@ func New[P any, B Box](o Options[P, B]) *Pool[P, B] {
 }
 
 // Set says what is to be ready from now on, of which no two have the same Key. What is
-// there and still wanted stays. It does not wait for anything.
+// there, or in the making, of a kind with the same Plan stays, as does the pause after it
+// could not be made. It does not wait for anything.
 func (p *Pool[P, B]) Set(kinds []Kind[P]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := p.kinds
 	p.kinds = nil
 	for _, k := range kinds {
-		now := &kind[P, B]{Kind: k}
-		if i := slices.IndexFunc(old, func(o *kind[P, B]) bool { return o.Key == k.Key }); i >= 0 {
-			now.waiting, old[i].waiting = old[i].waiting, nil
-		}
-		p.kinds = append(p.kinds, now)
+		p.kinds = append(p.kinds, keep(old, k))
 	}
 	for _, k := range old {
-		p.letGo(k.waiting, ErrUnwanted)
-		k.waiting = nil
+		if !slices.Contains(p.kinds, k) {
+			p.letGo(k.waiting, ErrUnwanted)
+			k.waiting = nil
+		}
 	}
-	// What is in the making is of a plan that may have changed.
-	if m := p.making; m != nil && m.claim == nil {
+	if m := p.making; m != nil && m.claim == nil && !slices.Contains(p.kinds, m.kind) {
 		m.giveUp(ErrUnwanted)
 	}
 	p.full = false
 	p.poke()
+}
+
+// keep gives the kind among old that is made as k is, with what is there of it, or else
+// a new one.
+func keep[P any, B Box](old []*kind[P, B], k Kind[P]) *kind[P, B] {
+	for _, o := range old {
+		if o.Key == k.Key && o.Slow == k.Slow && reflect.DeepEqual(o.Plan, k.Plan) {
+			o.Count = k.Count
+			return o
+		}
+	}
+	return &kind[P, B]{Kind: k}
 }
 
 // Run makes boxes until ctx ends, and then lets go of all that wait.

@@ -382,9 +382,36 @@ func TestNever(t *testing.T) {
 		if s := p.Status()[0]; s.Ready != 0 || s.Trouble == "" {
 			t.Errorf("%+v", s)
 		}
-		p.Set(kinds(1)) // who asks again is heard
+		p.Set(kinds(1, 1)) // what others ask for changes nothing
 		pass(time.Second)
-		wantStatus(t, p, [3]int{1, 1, 0})
+		wantStatus(t, p, [3]int{1, 0, 0}, [3]int{1, 1, 0})
+		other := kinds(1, 1)
+		other[0].Plan = "other"
+		p.Set(other)
+		pass(time.Second)
+		wantStatus(t, p, [3]int{1, 1, 0}, [3]int{1, 1, 0})
+	})
+}
+
+// Other wishes for one kind leave the box of another kind in the making.
+func TestSetKeepsWhatIsMade(t *testing.T) {
+	within(t, func(t *testing.T, p *Pool[string, *fake], m *maker) {
+		m.took = time.Minute
+		p.Set(kinds(1))
+		pass(50 * time.Second)
+		p.Set(kinds(1, 1))
+		pass(10 * time.Second)
+		wantStatus(t, p, [3]int{1, 1, 0}, [3]int{1, 0, 1})
+		if n := m.count(); n != 1 {
+			t.Errorf("%d boxes were made", n)
+		}
+		other := kinds(1, 1)
+		other[0].Plan = "other" // its boxes that wait are not such ones
+		p.Set(other)
+		synctest.Wait()
+		if why := m.box(0).discarded(); !errors.Is(why, ErrUnwanted) {
+			t.Errorf("it is discarded with %v", why)
+		}
 	})
 }
 
@@ -510,7 +537,9 @@ func TestClaimGivenUpAfterSet(t *testing.T) {
 			taken <- ok
 		}()
 		synctest.Wait()
-		p.Set(kinds(1))
+		other := kinds(1)
+		other[0].Plan = "other"
+		p.Set(other)
 		cancel()
 		if <-taken {
 			t.Error("it came too early")
