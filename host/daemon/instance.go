@@ -167,7 +167,9 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 	i.images = allImages(a.bundle, own)
 	d.serveRuns(i, i.images, own.Bases())
 	// First what takes the guest longest: it goes on by itself.
-	d.askReady(ctx, i)
+	if !d.askReady(ctx, i) {
+		i.askAgain()
+	}
 	next("boxes asked for")
 	i.pushTime(ctx, d.log)
 	next("clock set")

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,9 +28,11 @@ func TestStatusTellsOfReadyBoxes(t *testing.T) {
 	}
 }
 
-// Two runs in a row that ask for other limits have the guest keep boxes with those.
+// Two runs in a row that ask for other limits have the guest keep boxes with those, also
+// where it does not take that the first time.
 func TestReadyBoxesFollowTheRuns(t *testing.T) {
-	a := &daemontest.Agent{}
+	var calls atomic.Int32
+	a := &daemontest.Agent{Busy: func() bool { return calls.Add(1) == 2 }}
 	r := run(t, options(t, a))
 	r.start()
 	memory := func() int64 {

@@ -117,12 +117,7 @@ func (d *Daemon) serveRuns(i *instance, images []bundle.Image, bases map[string]
 	i.runs = runs.New(runs.Options{
 		Guest: i.guest, VM: i.facts, Versions: i.hello.RuntimeVersions, Images: images,
 		Before: func(ctx context.Context) { i.timeForRun(ctx, d.log) },
-		Usual: func() {
-			select {
-			case i.usual <- struct{}{}:
-			default: // it is to ask already
-			}
-		},
+		Usual:  i.askAgain,
 		Policy: policy.New(d.o.Config).With(bases), QueueWait: time.Duration(d.o.Config.VM.QueueWait),
 		Keep: d.receipts, Files: d.files, Log: d.log, Now: d.o.Now,
 	})

@@ -8,6 +8,7 @@ import (
 	agentapi "github.com/pybox/pybox/agent/api"
 	agentv1 "github.com/pybox/pybox/agent/api/v1"
 	"github.com/pybox/pybox/host/policy"
+	"github.com/pybox/pybox/host/receipt"
 )
 
 // Ready is how many boxes of an image are to be kept ready, and which modules they
@@ -33,9 +34,9 @@ func (s *Service) Ready(list []Ready) (*agentv1.SetReadyRequest, error) {
 		if err != nil {
 			return nil, err
 		}
-		limits := s.usual.of(image.Serial)
-		if limits == nil {
-			limits = limitsOf(l)
+		limits := limitsOf(l)
+		if u := s.usual.of(image.Serial); u != nil && (len(k.Imports) == 0 || u.GetMemoryBytes() >= l.MemoryBytes) {
+			limits = u // but for too little to import anything in
 		}
 		r.Ready = append(r.Ready, &agentv1.Ready{
 			Image: image.Serial, Count: uint32(k.Count), Limits: limits, OutputBytes: 2 * l.OutputBytes, Imports: k.Imports,
@@ -45,7 +46,8 @@ func (s *Service) Ready(list []Ready) (*agentv1.SetReadyRequest, error) {
 }
 
 // usual are the limits that the runs of each image ask for, by its serial number: the
-// same two times in a row are. So somebody who always asks for more than the defaults
+// same two times in a row are, of programs that ended by themselves, so that such a box
+// can be made, and Python in it. So somebody who always asks for more than the defaults
 // finds boxes ready too, and one run that differs takes nobody's.
 type usual struct {
 	mu          sync.Mutex
@@ -75,10 +77,13 @@ func (u *usual) note(image string, l *agentv1.Limits) (changed bool) {
 	return true
 }
 
-// noteUsual takes what a run asks for into account. One with an environment of its own
+// noteUsual takes a run that has ended into account. One with an environment of its own
 // could have no box that was made for others.
-func (s *Service) noteUsual(start *agentv1.RunStart) {
-	if len(start.GetEnv()) == 0 && s.usual.note(start.GetImage(), start.GetLimits()) && s.o.Usual != nil {
+func (s *Service) noteUsual(start *agentv1.RunStart, e *receipt.Ending) {
+	if e.How != receipt.HowExited || len(start.GetEnv()) > 0 {
+		return
+	}
+	if s.usual.note(start.GetImage(), start.GetLimits()) && s.o.Usual != nil {
 		s.o.Usual()
 	}
 }

@@ -1,18 +1,26 @@
 package runs
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
 	agentapi "github.com/pybox/pybox/agent/api"
+	agentv1 "github.com/pybox/pybox/agent/api/v1"
+	"github.com/pybox/pybox/host/api"
 	"github.com/pybox/pybox/host/config"
 	"github.com/pybox/pybox/host/policy"
+	"github.com/pybox/pybox/host/receipt"
 )
 
-// Boxes are made ready for what the last two runs in a row asked for.
+// Boxes are made ready for what the last two runs in a row asked for that ended by
+// themselves.
 func TestReadyForWhatIsUsual(t *testing.T) {
 	calls := 0
-	b := newBench(t, nil, func(o *Options) { o.Usual = func() { calls++ } })
+	b := newBench(t, func(s *script) {
+		s.Begin()
+		s.End(0)
+	}, func(o *Options) { o.Usual = func() { calls++ } })
 	memory := func() int64 {
 		t.Helper()
 		r, err := b.Ready([]Ready{{Image: "stdlib", Count: 1}, {Image: "data", Count: 1}})
@@ -25,28 +33,58 @@ func TestReadyForWhatIsUsual(t *testing.T) {
 		return r.GetReady()[0].GetLimits().GetMemoryBytes() >> 20
 	}
 	for i, step := range []struct {
-		ask         int64 // MiB
-		env         []string
-		want        int64
-		told        int
-		description string
+		ask  int64 // MiB
+		env  []string
+		want int64
+		told int
+		what string
 	}{
-		{ask: 512, want: 128, description: "once is no habit"},
-		{ask: 128, want: 128, description: "the default comes between"},
-		{ask: 512, want: 128, description: "in turns"},
-		{ask: 512, want: 512, told: 1, description: "twice in a row"},
-		{ask: 512, want: 512, told: 1, description: "and again"},
-		{ask: 128, want: 512, told: 1, description: "one that differs"},
-		{ask: 128, env: []string{"A=1"}, want: 512, told: 1, description: "one with an environment does not count"},
-		{ask: 128, want: 128, told: 2, description: "back to the default"},
+		{ask: 512, want: 128, what: "once is no habit"},
+		{ask: 128, want: 128, what: "the default comes between"},
+		{ask: 512, want: 128, what: "in turns"},
+		{ask: 512, want: 512, told: 1, what: "twice in a row"},
+		{ask: 512, want: 512, told: 1, what: "and again"},
+		{ask: 128, want: 512, told: 1, what: "one that differs"},
+		{ask: 128, env: []string{"A=1"}, want: 512, told: 1, what: "one with an environment does not count"},
+		{ask: 128, want: 128, told: 2, what: "back to the default"},
 	} {
-		ask := policy.Ask{MemoryBytes: new(step.ask << 20)}
-		if _, err := b.Begin(Request{Image: "stdlib", Program: text("", source), Env: step.env, Ask: ask}); err != nil {
+		run := b.begin(t, fmt.Sprintf("run-%d", i), func(r *Request) {
+			r.Env, r.Ask = step.env, policy.Ask{MemoryBytes: new(step.ask << 20)}
+		})
+		b.do(t, run, Sink{Event: func(api.Event) error { return nil }, Output: func(float64, int, []byte) error { return nil }})
+		if got := memory(); got != step.want || calls != step.told {
+			t.Errorf("step %d, %s: ready for %d MiB, told %d times; want %d, %d", i, step.what, got, calls, step.want, step.told)
+		}
+	}
+}
+
+// Limits with which nothing ends by itself are nobody's habit, and too little memory to
+// import anything in is none of boxes that do.
+func TestReadyForWhatWorks(t *testing.T) {
+	b := newBench(t, nil)
+	small := &agentv1.RunStart{Image: "img-fedcba9876543210", Limits: &agentv1.Limits{MemoryBytes: 32 << 20}}
+	memory := func(imports ...string) int64 {
+		t.Helper()
+		r, err := b.Ready([]Ready{{Image: "data", Count: 1, Imports: imports}})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if got := memory(); got != step.want || calls != step.told {
-			t.Errorf("step %d, %s: ready for %d MiB, told %d times; want %d, %d", i, step.description, got, calls, step.want, step.told)
+		return r.GetReady()[0].GetLimits().GetMemoryBytes() >> 20
+	}
+	for _, how := range []string{receipt.HowMemory, receipt.HowRefused, receipt.HowVMLost, receipt.HowUnknown} {
+		for range 2 {
+			b.noteUsual(small, &receipt.Ending{How: how})
 		}
+		if got := memory(); got != 512 {
+			t.Errorf("after two that ended as %s: %d MiB", how, got)
+		}
+	}
+	small.Limits = limitsOf(policy.Limits{MemoryBytes: 32 << 20, MilliCPU: 1000, PIDs: 64})
+	for range 2 {
+		b.noteUsual(small, &receipt.Ending{How: receipt.HowExited})
+	}
+	if memory() != 32 || memory("numpy") != 512 {
+		t.Errorf("%d MiB, and with imports %d", memory(), memory("numpy"))
 	}
 }
 

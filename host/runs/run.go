@@ -209,6 +209,7 @@ func (r *Run) carryOut() outcome {
 		r.tell(api.Event{Event: api.EventExited, Ending: e, Exit: exitOf(res.Record.GetExit())})
 	}
 	ids := publish(res.Left)
+	r.s.noteUsual(r.start, e)
 	rec := r.compose(res, e, sent)
 	log.Info("run ended", "how", rec.Ending.How, "by", rec.Ending.By, "ms", rec.Run.HostElapsedMS, "cleanup", rec.Cleanup.Status)
 	notKept := r.s.o.Keep.Put(rec)

@@ -164,7 +164,6 @@ func (s *Service) Begin(r Request) (*Run, error) {
 		run.stop(nil)
 		return nil, err
 	}
-	s.noteUsual(run.start)
 	return run, nil
 }
 

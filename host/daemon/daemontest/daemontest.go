@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -47,6 +48,8 @@ type Agent struct {
 	Steps []*agentv1.Stage
 	// Deaf, when it returns true, keeps a status from being answered.
 	Deaf func() bool
+	// Busy, when it returns true, has a call of SetReady fail.
+	Busy func() bool
 	// Interpret, when it is set, executes a program in the place of the words of
 	// Run.
 	Interpret func(ctx context.Context, p Program) Done
@@ -128,6 +131,9 @@ func (a *Agent) ReadyAsked() *agentv1.SetReadyRequest {
 func (a *Agent) SetReady(_ context.Context, r *connect.Request[agentv1.SetReadyRequest]) (*connect.Response[agentv1.SetReadyResponse], error) {
 	if err := agentapi.CheckSetReady(r.Msg); err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	if a.Busy != nil && a.Busy() {
+		return nil, connect.NewError(connect.CodeUnavailable, errors.New("not now"))
 	}
 	a.readyMu.Lock()
 	defer a.readyMu.Unlock()
