@@ -36,7 +36,7 @@ const (
 // Ceilings of single steps, many times what emulation on a busy host needs.
 const (
 	startCeiling   = 30 * time.Second // the shim's start
-	programCeiling = 60 * time.Second // crun create, start or delete
+	programCeiling = 60 * time.Second // crun create, and what starts or deletes
 	askCeiling     = 10 * time.Second // what starts no program
 	cleanCeiling   = 20 * time.Second // removing what a failed step has left
 )

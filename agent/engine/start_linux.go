@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startFIFO is what "crun start" writes to and the container's process waits for
-// (libcrun_status_write_exec_fifo in crun's status.c), in the container's state.
+// startFIFO is what a start writes to, be it "crun start" or startDirectly, and the
+// container's process waits for (libcrun_status_write_exec_fifo in crun's status.c), in the
+// container's state.
 const startFIFO = "exec.fifo"
 
 // startDirectly does what `crun start ID` does for a container of ours: it writes a byte into
@@ -69,8 +70,10 @@ func openState(root, id string) (*os.Root, error) {
 	return state, nil
 }
 
-// tell lets the process of a container begin. It waits until that has come to the FIFO;
-// see unblockStart for one that never does.
+// tell lets the process of a container begin. It waits, in the shim, until that has come to
+// the FIFO. No context ends the wait, and containerd holds Init.mu of the container
+// meanwhile, so that nothing else can be done with it. What ends it, should the process
+// never come, is unblockStart in the agent, or after programCeiling the end of the shim.
 func tell(state *os.Root) error {
 	f, err := state.OpenFile(startFIFO, os.O_WRONLY, 0)
 	if err != nil {
@@ -84,9 +87,10 @@ func tell(state *os.Root) error {
 	return err
 }
 
-// unblockStart lets "crun start" come to its end although the process pid, which is
-// to be started, ends before it was told to: crun opens the FIFO for writing, which
-// waits for a reader (fifo(7)), and there would never be one again. Then this is one.
+// unblockStart lets a start come to its end although the process pid, which is to be
+// started, ends before it was told to: tell in the shim, or "crun start", opens the FIFO for
+// writing, which waits for a reader (fifo(7)), and there would never be one again. Then this
+// is one.
 // The function that it gives must be called when the start is over.
 func unblockStart(pid int, state string) (over func()) {
 	process, err := openProcess(pid)
@@ -110,7 +114,7 @@ func unblockStart(pid int, state string) (over func()) {
 }
 
 // openReader opens the FIFO for reading, which waits for nobody. It gives nil where
-// the FIFO is gone: then crun has opened it and removed its name.
+// the FIFO is gone: then who starts has opened it and removed its name.
 func openReader(state string) *os.File {
 	f, err := os.OpenFile(filepath.Join(state, startFIFO), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

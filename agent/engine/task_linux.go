@@ -68,7 +68,7 @@ func (t *Task) watchOnce(ctx context.Context) (last bool) {
 }
 
 // Start lets the container's process become what the specification says. It
-// returns when crun has told it so, which is before the program has begun. Where
+// returns when the shim has told it so, which is before the program has begun. Where
 // the process ends before, it may or may not fail; Exited tells. It fails with
 // ErrLost when the shim ends.
 func (t *Task) Start(ctx context.Context) error {
