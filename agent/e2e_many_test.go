@@ -5,7 +5,6 @@ package agent_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -47,7 +46,14 @@ func flat(t *testing.T, a, b *agentv1.StatusResponse) {
 	within(t, "agent RSS", b.GetAgentRssBytes(), 1, a.GetAgentRssBytes()+memory)
 	within(t, "shim RSS", b.GetShimRssBytes(), 1, a.GetShimRssBytes()+memory)
 	within(t, "RSS of PID 1", b.GetInitRssBytes(), 1, a.GetInitRssBytes()+memory/4)
-	within(t, "free memory", b.GetMemAvailableBytes(), a.GetMemAvailableBytes()-free, 1<<40)
+	// The heaps of the three have bounds of their own.
+	grown := max(0, inMemory(b)-inMemory(a))
+	within(t, "free memory", b.GetMemAvailableBytes(), a.GetMemAvailableBytes()-grown-free, 1<<40)
+}
+
+// inMemory is what the guest's own processes have in memory, in bytes.
+func inMemory(s *agentv1.StatusResponse) int64 {
+	return s.GetAgentRssBytes() + s.GetShimRssBytes() + s.GetInitRssBytes()
 }
 
 // waitsForInput prints its range of user ids, and ends with its standard input.
@@ -178,11 +184,12 @@ func testAdmission(t *testing.T, g *boxtest.Guest) {
 			}
 			at = append(at, o.Record.GetStages()[0].GetEndedAtNs())
 		}
-		if !slices.IsSorted(at) {
+		// The second and the third fit at the same moment, each tells of it when it can.
+		if at[2] < max(at[0], at[1]) {
 			t.Errorf("they were admitted at %d", at)
 		}
-		if o := first.end(t); at[0] < o.Record.GetExitedAtNs() {
-			t.Error("the second was admitted before the first had ended")
+		if o := first.end(t); min(at[0], at[1]) < o.Record.GetExitedAtNs() {
+			t.Errorf("they were admitted at %d, before the first had ended", at)
 		}
 	})
 	t.Run("too long", func(t *testing.T) {
