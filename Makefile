@@ -314,13 +314,13 @@ e2e:
 		PYBOX_TEST_FOREIGN_CLOUD_BUNDLE=$(if $(FOREIGN),$(CURDIR)/.work/cloudbundle-$(FOREIGN)) \
 		go test -race -tags pyboxtest -count=1 -p 3 -timeout 45m -run E2E $(TESTEXEC) $(E2EFLAGS) $(E2E)
 
-# A thousand runs by a hundred clients, and a machine that stands still for minutes: by
-# hand, before something is called done.
+# A thousand runs by a hundred clients, a hundred requests at once, and a machine that
+# stands still for minutes: by hand, before something is called done.
 .PHONY: soak
 soak: testbundle build
 	@scripts/vm-possible || exit 0; \
 		PYBOX_SOAK=1 PYBOX_E2E=1 PYBOX_TEST_BUNDLE=$(CURDIR)/$(TESTBUNDLE) PYBOX_TEST_COMMAND=$(CURDIR)/bin/pybox \
-		go test -tags pyboxtest -count=1 -timeout 3h -run 'TestE2ESoak$$' -v ./cmd/pybox
+		go test -tags pyboxtest -count=1 -timeout 3h -run 'TestE2E(Soak|Queue)$$' -v ./cmd/pybox
 
 # The image data without byte code: what that is worth is measured.
 PLAINBUNDLE = .work/plainbundle-$(ARCH)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -21,15 +22,17 @@ import (
 )
 
 const (
-	// queueLength is how many requests there are at once.
-	queueLength = 100
+	// queueLength is how many requests there are at once, in 'make soak' longQueue.
+	queueLength, longQueue = 40, 100
+	// queuePatience bounds the wait for the next of them to end.
+	queuePatience = 2 * time.Minute
 	// queuePlaces is how many of them fit at a time: 2 CPUs, and half of one each.
 	queuePlaces = 4
 	// maxDaemonMemory and maxAgentMemory are what they may have meanwhile, in bytes.
 	maxDaemonMemory, maxAgentMemory = 128 << 20, 64 << 20
 )
 
-// TestE2EQueue: a hundred requests at once are served in the order in which they came,
+// TestE2EQueue: many requests at once are served in the order in which they came,
 // with bounded memory, whatever some of their clients do. Among them is one that needs
 // all of the VM, which nobody overtakes, and which is in nobody's way for longer than it
 // takes. The status is answered all the time.
@@ -37,13 +40,17 @@ func TestE2EQueue(t *testing.T) {
 	p := newPerson(t, "")
 	p.config("[vm]\nidle_stop = \"10m\"\nqueue_wait = \"15m\"\n[ceilings]\ntimeout = \"10m\"\n[ready]\nstdlib = 1\n")
 	p.must("vm", "start")
-	q := queue{t: t, p: p, client: p.client(), socket: p.status().Daemon.Socket, ended: make(chan served, queueLength)}
+	length := queueLength
+	if os.Getenv("PYBOX_SOAK") != "" {
+		length = longQueue
+	}
+	q := queue{t: t, p: p, client: p.client(), socket: p.status().Daemon.Socket, ended: make(chan served, length)}
 
 	letGo := q.hold()
 	q.neverReads(`{"program": {"text": "while True: print('x' * 10000)"}, "limits": {"timeout_ms": 3000}}`, api.MediaEvents)
 	q.neverReads(`{"program": {"text": "print('x' * 900000)"}}`, "")
 	q.uploadsSlowly()
-	for n := range queueLength {
+	for n := range length {
 		q.ask(n)
 	}
 	watched := q.watch()
@@ -53,14 +60,14 @@ func TestE2EQueue(t *testing.T) {
 	began := time.Now()
 	letGo()
 	var all []served
-	for range queueLength {
-		all = append(all, <-q.ended)
+	for range length {
+		all = append(all, q.next())
 	}
 	took := time.Since(began)
 	watched()
 	inOrder(t, all)
 	t.Logf("%d runs in %.1f s; at most: daemon %d MiB, agent %d MiB, a status in %v (of %d)",
-		queueLength, took.Seconds(), q.daemon>>20, q.agent>>20, q.longest.Round(time.Millisecond), q.looks)
+		length, took.Seconds(), q.daemon>>20, q.agent>>20, q.longest.Round(time.Millisecond), q.looks)
 	if q.daemon == 0 || q.daemon > maxDaemonMemory || q.agent == 0 || q.agent > maxAgentMemory {
 		t.Errorf("memory: daemon %d bytes, agent %d; want at most %d and %d", q.daemon, q.agent, maxDaemonMemory, maxAgentMemory)
 	}
@@ -194,6 +201,18 @@ func (q *queue) ask(n int) {
 		q.ended <- s
 	}()
 	q.stands()
+}
+
+// next waits for the next run to end.
+func (q *queue) next() served {
+	q.t.Helper()
+	select {
+	case s := <-q.ended:
+		return s
+	case <-time.After(queuePatience):
+		q.t.Fatalf("no run ended within %v", queuePatience)
+		return served{}
+	}
 }
 
 // inOnePiece asks for a run as curl does.
