@@ -49,7 +49,7 @@ func vmStart() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print the status as JSON")
-	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the steps of the start")
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the steps of the start, up to 5s later: with a first ready box")
 	return c
 }
 
@@ -215,7 +215,7 @@ func vmRestart() *cobra.Command {
 			}, false, verbose)
 		},
 	}
-	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the steps of the start")
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the steps of the start, up to 5s later: with a first ready box")
 	return c
 }
 
