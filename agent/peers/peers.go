@@ -28,9 +28,11 @@ const (
 	// DockerPeriod is Docker with the CPU limit in PyBox's period, ten times as long as
 	// that of --cpus: what uses little is not held up by it.
 	DockerPeriod Peer = "docker-period"
+	// DockerVersion runs nothing: it is Docker's command with a question to its daemon.
+	DockerVersion Peer = "docker-version"
 )
 
-// All are the peers, the leanest first.
+// All are the peers that run a program, the leanest first.
 func All() []Peer { return []Peer{Crun, Runc, Containerd, Docker, DockerPeriod} }
 
 // Serial is the serial number of the engines' disk.
@@ -98,6 +100,8 @@ func (p Peer) command(r run) ([]string, error) {
 		return []string{"/usr/sbin/runc", "run", "--bundle", bundleDir, r.id}, nil
 	case Containerd:
 		return slices.Concat([]string{"/usr/bin/ctr", "--namespace", namespace, "run"}, ctrOptions(Limits()), []string{fullName, r.id}, r.python()), nil
+	case DockerVersion:
+		return []string{"/usr/bin/docker", "version"}, nil
 	case Docker, DockerPeriod:
 		options := dockerOptions(Limits(), p == DockerPeriod)
 		if r.stdin {

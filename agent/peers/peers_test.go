@@ -23,7 +23,8 @@ func TestCommands(t *testing.T) {
 		Containerd: {"run --rm ", "--read-only", "--seccomp", "--memory-limit 134217728", "--cpus 0.5", "--cap-drop CAP_SYS_CHROOT", " peer-1 /usr/bin/python3 -I -S -c pass"},
 		Docker: {"run --rm ", "--network none", "--memory 134217728", "--memory-swap 134217728", "--pids-limit 32", "--cpus 0.5", "--read-only",
 			"--cap-drop ALL", "--security-opt no-new-privileges", " python:bench /usr/bin/python3 -I -S -c pass"},
-		DockerPeriod: {"--cpu-period 1000000 --cpu-quota 500000 ", "--pids-limit 32"},
+		DockerVersion: {"/usr/bin/docker version"},
+		DockerPeriod:  {"--cpu-period 1000000 --cpu-quota 500000 ", "--pids-limit 32"},
 	} {
 		args, err := p.command(r)
 		if err != nil {
