@@ -26,6 +26,10 @@ const usage = `usage:
 // errFailed: what is to be said has been said.
 var errFailed = errors.New("failed")
 
+// errNothing: of two reports no figure could be compared, although the machine is of one
+// kind.
+var errNothing = errors.New("no figure of the one report is in the other: were they renamed, or not measured?")
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
@@ -35,6 +39,9 @@ func main() {
 		return
 	case !errors.Is(err, errFailed):
 		fmt.Fprintln(os.Stderr, "bench:", err)
+	}
+	if errors.Is(err, errNothing) {
+		os.Exit(2)
 	}
 	os.Exit(1)
 }
@@ -86,7 +93,7 @@ func measureFlags(f *flag.FlagSet) *options {
 	f.StringVar(&o.peersDisk, "peers-disk", "", "disk with the container engines that PyBox is compared with; empty: it is not")
 	f.StringVar(&o.commit, "commit", "", "the commit of the source, for the report")
 	f.StringVar(&o.only, "only", "", "groups to measure, with commas between; empty: all")
-	f.BoolVar(&o.quick, "quick", false, "fewer runs, neither imports nor other engines")
+	f.BoolVar(&o.quick, "quick", false, "fewer runs, and neither the image data nor imports")
 	return o
 }
 
@@ -129,6 +136,9 @@ func check(file, baseline string, w io.Writer) error {
 	}
 	if len(c.Losses) > 0 || len(now.Failed) > 0 {
 		return errFailed
+	}
+	if c.Reason == "" && c.Compared == 0 {
+		return errNothing
 	}
 	return nil
 }

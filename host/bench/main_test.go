@@ -56,6 +56,24 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckNothing: that no figure is in both reports is no success, unless the machine is
+// another.
+func TestCheckNothing(t *testing.T) {
+	now := write(t, "tcg", 1, "")
+	b, err := os.ReadFile(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(now, []byte(strings.ReplaceAll(string(b), `"exit"`, `"renamed"`)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	err = run(t.Context(), []string{"check", "--json", now, "--baseline", write(t, "tcg", 1, "")}, &said)
+	if !errors.Is(err, errNothing) || !strings.Contains(said.String(), "Not measured this time: exit\n0 figures compared") {
+		t.Errorf("%v, it says:\n%s", err, said.String())
+	}
+}
+
 func TestPage(t *testing.T) {
 	from, dir := write(t, "tcg", 1.1, ""), t.TempDir()
 	if err := run(t.Context(), []string{"page", "--json", from, "--dir", dir}, &strings.Builder{}); err != nil {

@@ -1,6 +1,8 @@
 package report
 
 import (
+	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 )
@@ -20,7 +22,10 @@ func aged(factors map[string]float64, n int, width float64) *Report {
 		was := f
 		f = f.Of(samples)
 		if base, ok := r.Figure(was.Base); ok {
-			f = f.Against(base)
+			f.Pairs = nil
+			if f = f.Against(base); was.Pairs != nil {
+				f = f.InTurns(base, samples, spread(150, n))
+			}
 		}
 		r.Figures[i] = f
 	}
@@ -45,7 +50,8 @@ func TestCompare(t *testing.T) {
 		"clearly worse":          {now: aged(map[string]float64{"ready.exit": 1.4}, 30, 0.1), losses: "ready.exit"},
 		"worse, but few samples": {now: aged(map[string]float64{"ready.exit": 1.9}, 5, 1.5), unclear: "ready.exit"},
 		"clearly better":         {now: aged(map[string]float64{"ready.exit": 0.6}, 30, 0.1), gains: "ready.exit"},
-		"more memory":            {now: aged(map[string]float64{"memory": 1.5}, 1, 0), losses: "memory"},
+		"more memory":            {now: aged(map[string]float64{"memory": 1.6}, 1, 0), losses: "memory"},
+		"a little more":          {now: aged(map[string]float64{"memory": 1.4}, 1, 0), unclear: "memory"},
 		// Times and rates of another machine.
 		"only times": {now: aged(map[string]float64{"ready.part": 3, "rate": 0.2}, 30, 0.1)},
 	} {
@@ -78,6 +84,8 @@ func TestCompareNothing(t *testing.T) {
 	for name, alter := range map[string]func(*Machine){
 		"acceleration": func(m *Machine) { m.Acceleration = "kvm" },
 		"guest":        func(m *Machine) { m.GuestArch = "arm64" },
+		"number":       func(m *Machine) { m.VCPUs = 4 },
+		"kernel":       func(m *Machine) { m.Kernel = "debian-cloud" },
 	} {
 		now := aged(map[string]float64{"ready.exit": 10}, 30, 0.1)
 		alter(&now.Machine)
@@ -114,7 +122,85 @@ func TestCompareGone(t *testing.T) {
 	}
 	quick := without()
 	quick.Quick = true
-	if got := Compare(example(), quick); len(got.Gone) != 0 {
+	if got := Compare(example(), quick); strings.Join(got.Gone, " ") != "ready.exit" || got.Compared != 0 {
 		t.Errorf("quick: %s", got)
+	}
+}
+
+// Times in milliseconds of runs as they were measured, on a machine that did other things
+// too: of ready.exit, and of cli.ready.
+var (
+	exitTimes = []float64{61, 78, 108, 139, 77, 56, 132, 138, 104, 106, 122, 125, 111, 136, 146, 123, 95, 125, 198, 106,
+		118, 137, 139, 100, 117, 89, 168, 161, 90, 174, 139, 113, 122, 139, 117, 62, 134, 101, 112, 123}
+	execTimes = []float64{279, 331, 354, 387, 237, 346, 252, 417, 248, 257, 240, 262, 272, 436, 250, 680}
+)
+
+// drawn is a report of n pairs of such times, so many times as long, and of a bare Python
+// that varies as much as it did.
+func drawn(random *rand.Rand, times []float64, n int, factor float64) *Report {
+	took, bare := make([]float64, n), make([]float64, n)
+	for i := range n {
+		took[i] = factor * times[random.IntN(len(times))]
+		bare[i] = 150 * math.Exp(0.17*random.NormFloat64())
+	}
+	r := New(example().When)
+	base := Figure{ID: "bare", Group: "Runs", Name: "bare", Unit: "ms"}.Of(bare)
+	r.Add(base, Figure{ID: "run", Group: "Runs", Name: "a run", Unit: "ms"}.Of(took).InTurns(base, took, bare))
+	return r
+}
+
+// TestCompareFinds: what takes half as long again is found nearly always, and what does
+// not is hardly ever said to be worse, with as many runs as the bench measures.
+func TestCompareFinds(t *testing.T) {
+	const tries = 400
+	for name, c := range map[string]struct {
+		times []float64
+		n     int
+	}{"ready.exit": {exitTimes, 40}, "cli.ready": {execTimes, 28}} {
+		random := rand.New(rand.NewPCG(1, 2))
+		found, alarms := 0, 0
+		for range tries {
+			then := drawn(random, c.times, c.n, 1)
+			found += len(Compare(then, drawn(random, c.times, c.n, 1.5)).Losses)
+			alarms += len(Compare(then, drawn(random, c.times, c.n, 1)).Losses)
+		}
+		if found < tries*9/10 || alarms >= tries/100 {
+			t.Errorf("%s: %d of %d losses found, and %d that were none", name, found, tries, alarms)
+		}
+	}
+}
+
+// TestCompareTogether: what slows both of a pair is no change, however much it is.
+func TestCompareTogether(t *testing.T) {
+	slowed := func(factor float64) *Report {
+		var took, bare []float64
+		for i := range 10 {
+			slow := float64(1 + i%5)
+			took, bare = append(took, 50*factor*slow), append(bare, 100*slow)
+		}
+		r := New(example().When)
+		base := Figure{ID: "bare", Group: "Runs", Name: "bare", Unit: "ms"}.Of(bare)
+		r.Add(base, Figure{ID: "run", Group: "Runs", Name: "a run", Unit: "ms"}.Of(took).InTurns(base, took, bare))
+		return r
+	}
+	if got := Compare(slowed(1), slowed(1.3)); ids(got.Losses) != "run" {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestCompareCountsTheBase: a rate that is told in the time of another figure is known no
+// better than that.
+func TestCompareCountsTheBase(t *testing.T) {
+	base := Figure{ID: "bare"}.Of([]float64{50, 60, 90, 100, 110, 160, 200})
+	with := func(v float64) *Report {
+		r := New(example().When)
+		r.Add(Figure{ID: "rate", Group: "Rates", Name: "rate", Unit: "x", MoreIsBetter: true}.Of(spread(v, 10)).Counting(base))
+		return r
+	}
+	if got := Compare(with(0.4), with(0.3)); ids(got.Losses) != "" || ids(got.Unclear) != "rate" {
+		t.Errorf("%s", got)
+	}
+	if got := Compare(with(0.4), with(0.05)); ids(got.Losses) != "rate" {
+		t.Errorf("much less: %s", got)
 	}
 }

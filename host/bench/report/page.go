@@ -32,11 +32,12 @@ func Page(r *Report) []byte {
 
 const pageEnd = "## To measure it yourself\n\n" +
 	"`make bench` measures all of this, in some twenty minutes on a slow machine, and\n" +
-	"`make bench BENCH=quick` the most important part of it in a few. `make bench-page` makes this\n" +
-	"page of what was measured last. `make bench-check` measures the quick part and fails where a\n" +
-	"ratio, or memory, is clearly worse than here: by more than a quarter, and so that the bounds\n" +
-	"within which both medians lie, 19 times of 20, do not meet. All numbers, with those bounds,\n" +
-	"are in [performance.json](performance.json).\n"
+	"`make bench BENCH=quick` the most important part of it in half of that. `make bench-page` makes\n" +
+	"this page of what was measured last. `make bench-check` measures the quick part and fails where\n" +
+	"a ratio, or memory, is clearly worse than here: by more than a quarter, and so that the bounds\n" +
+	"of both do not meet. Those are wide enough for what is measured to lie within them 19 times of\n" +
+	"20, but less often where *n* is below 6; memory that was read once has none, and must be worse\n" +
+	"by a half. All numbers, with those bounds, are in [performance.json](performance.json).\n"
 
 // writeHow says what was measured on, and how far that can be carried.
 func writeHow(b *strings.Builder, r *Report) {
@@ -48,20 +49,21 @@ func writeHow(b *strings.Builder, r *Report) {
 	text := fmt.Sprintf("Measured on %s with %s: %s on %s/%s with %s, a guest of %s with %s and %s. ",
 		r.When.Format("2 January 2006"), from, m.VMM, m.HostOS, m.HostArch, count(m.HostCPUs, "CPU"), m.GuestArch, count(m.VCPUs, "CPU"), kernels(m.Kernel))
 	if m.Acceleration == "tcg" {
-		text += "**The guest was emulated (TCG), without hardware virtualization**: everything in it takes 5 to 20 times as long " +
+		text += "**The guest was emulated (TCG), without hardware virtualization**: everything in it takes several times as long " +
 			"as it would with that, so the times below say nothing about another machine. "
 	} else {
 		text += fmt.Sprintf("Acceleration: %s. The times below are that machine's. ", m.Acceleration)
 	}
 	text += "What can be compared are the *ratios*: each is to what is named above its table, mostly bare `python3 -I -S -c pass` " +
-		"as a process in the same guest without any box, measured in turns with it, so that whatever else the machine did met both. " +
+		"as a process in the same guest without any box. It was measured in turns with that, so that whatever else the machine did met both, " +
+		"but for ratios with an asterisk, whose two sides were measured one after the other. " +
 		"A ratio is that of the two medians. Other machines will have other ratios too: emulation slows some things more than others."
 	b.WriteString(wrap(text) + "\n\n*p95*: 19 of 20 were at least as good. *n*: how many were measured.\n\n")
 	if r.Quick {
 		b.WriteString("This was the quick measuring: fewer runs, and not all parts.\n\n")
 	}
 	for _, x := range r.Failed {
-		fmt.Fprintf(b, "**Not measured whole**: %s: %s\n\n", x.Group, oneLine(x.Error))
+		fmt.Fprintf(b, "**Not measured whole**: %s: %s\n\n", literal(x.Group), literal(x.Error))
 	}
 }
 
@@ -116,9 +118,17 @@ func writeGroup(b *strings.Builder, r *Report, g Group) {
 	}
 	b.WriteString("| | median | p95 | n | ratio | budget | |\n| --- | ---: | ---: | ---: | ---: | --- | --- |\n")
 	for _, f := range figures {
-		fmt.Fprintf(b, "| %s%s | %s | %s | %d | %s | %s | %s |\n", r.indent(f, "&emsp;"), cell(f.Name), f.value(f.Median), f.p95(), f.N, f.ratio(), f.budget("**missed**"), cell(f.Note))
+		fmt.Fprintf(b, "| %s%s | %s | %s | %d | %s | %s | %s |\n", r.indent(f, "&emsp;"), cell(f.Name), f.value(f.Median), f.p95(), f.N, f.marked(), f.budget("**missed**"), cell(f.Note))
 	}
 	b.WriteString("\n")
+}
+
+// marked is the ratio, with an asterisk where it was not measured in turns.
+func (f Figure) marked() string {
+	if f.apart() {
+		return f.ratio() + `\*`
+	}
+	return f.ratio()
 }
 
 // bases are the names of what figures are held against, each once.
@@ -135,6 +145,18 @@ func (r *Report) bases(figures []Figure) []string {
 
 // cell is text for a table.
 func cell(s string) string { return strings.ReplaceAll(oneLine(s), "|", `\|`) }
+
+// literal is text, whatever is in it, in one line of Markdown that shows it as it is.
+func literal(s string) string {
+	var b strings.Builder
+	for _, c := range oneLine(s) {
+		if strings.ContainsRune("\\`*_[]()<>&#|~!", c) {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}
 
 // wrap breaks text into lines of at most 92 characters, where it has words of that length.
 func wrap(s string) string {

@@ -113,7 +113,7 @@ func Plot(r *Report) []byte {
 	b.WriteString(plotStyle)
 	fmt.Fprintf(&b, `<rect class="back" width="%d" height="%d"/>`+"\n", plotWidth, height)
 	fmt.Fprintf(&b, `<text class="text title" x="16" y="28">%s</text>`+"\n", plotTitle)
-	drawLegend(&b, all)
+	drawLegend(&b, all, r.Machine.Acceleration == "tcg")
 	s := newScale(all)
 	drawAxis(&b, s, height)
 	for i, row := range all {
@@ -134,10 +134,14 @@ func describe(all []strip) string {
 	return strings.Join(words, "; ") + "."
 }
 
-// drawLegend says what the colours are, where there are two.
-func drawLegend(b *strings.Builder, all []strip) {
-	y := 48
-	fmt.Fprintf(b, `<text class="soft" x="16" y="%d">one dot for each run; the line is the median, the number too</text>`+"\n", y)
+// drawLegend says what the dots are, whether the guest was emulated, and what the
+// colours are, where there are two.
+func drawLegend(b *strings.Builder, all []strip, emulated bool) {
+	y, text := 48, "one dot for each run; the line is the median, the number too"
+	if emulated {
+		text += "; the guest was emulated (TCG)"
+	}
+	fmt.Fprintf(b, `<text class="soft" x="16" y="%d">%s</text>`+"\n", y, text)
 	if !slices.ContainsFunc(all, func(s strip) bool { return s.other }) {
 		return
 	}

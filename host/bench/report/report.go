@@ -94,10 +94,12 @@ type Figure struct {
 	// (see bounds).
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
-	// Base is the id of the figure that was measured beside this one, in turns with it;
-	// Ratio is the ratio of the two medians.
+	// Base is the id of the figure that this one is held against; Ratio is the ratio of
+	// the two medians.
 	Base  string   `json:"base,omitempty"`
 	Ratio *float64 `json:"ratio,omitempty"`
+	// Pairs is the same ratio of the pairs that were measured in turns; nil: none were.
+	Pairs *Span `json:"pairs,omitempty"`
 	// Budget is what PyBox allows itself; nil: nothing is said.
 	Budget *Budget `json:"budget,omitempty"`
 	// Note says for people how it was measured, in a few words.
@@ -108,6 +110,13 @@ type Figure struct {
 	// order; empty: it is not plotted.
 	Label   string    `json:"label,omitempty"`
 	Samples []float64 `json:"samples,omitempty"`
+}
+
+// Span is a value, and the bounds within which the true one lies, 19 times of 20.
+type Span struct {
+	Low    float64 `json:"low"`
+	Middle float64 `json:"middle"`
+	High   float64 `json:"high"`
 }
 
 // Budget bounds a figure's median, or its ratio. One of AtMost and AtLeast is not 0.
@@ -132,7 +141,7 @@ func (f Figure) Of(samples []float64) Figure {
 	if f.MoreIsBetter {
 		at = len(s) - 1 - at
 	}
-	f.N, f.Median, f.P95, f.Min = len(s), round(s[len(s)/2]), round(s[at]), round(s[0])
+	f.N, f.Median, f.P95, f.Min = len(s), round(middle(s)), round(s[at]), round(s[0])
 	f.Low, f.High = round(s[low]), round(s[high])
 	return f
 }
@@ -140,11 +149,26 @@ func (f Figure) Of(samples []float64) Figure {
 // Once is the figure with its only sample.
 func (f Figure) Once(v float64) Figure { return f.Of([]float64{v}) }
 
-// Against is the figure, which has its samples, with the ratio to base, measured in
-// turns with it.
+// Against is the figure, which has its samples, with the ratio to base.
 func (f Figure) Against(base Figure) Figure {
 	ratio := round(f.Median / base.Median)
 	f.Base, f.Ratio = base.ID, &ratio
+	return f
+}
+
+// InTurns is Against where each of the figure's samples was measured beside one of the
+// base's.
+func (f Figure) InTurns(base Figure, samples, beside []float64) Figure {
+	f = f.Against(base)
+	f.Pairs = quotient(samples, beside)
+	return f
+}
+
+// Counting is the figure, each of whose samples has the median of base as a factor, with
+// bounds that count those of base too.
+func (f Figure) Counting(base Figure) Figure {
+	f.Low = round(f.Median / joined(f.Median/f.Low, base.Median/base.Low))
+	f.High = round(f.Median * joined(f.High/f.Median, base.High/base.Median))
 	return f
 }
 
@@ -258,6 +282,9 @@ func (r *Report) check() error {
 	for _, f := range r.Figures {
 		if f.N < 1 || !finite(f.Median, f.P95, f.Min, f.Low, f.High) || !finite(f.Samples...) {
 			return fmt.Errorf("%w: the figure %.40q has numbers that cannot be", ErrInvalid, f.ID)
+		}
+		if p := f.Pairs; p != nil && (f.Ratio == nil || !finite(p.Low, p.Middle, p.High) || p.Low <= 0 || p.Low > p.Middle || p.Middle > p.High) {
+			return fmt.Errorf("%w: the figure %.40q has pairs that cannot be", ErrInvalid, f.ID)
 		}
 		if f.Ratio != nil && (!finite(*f.Ratio) || !seen[f.Base]) || f.PartOf != "" && !seen[f.PartOf] {
 			return fmt.Errorf("%w: the figure %.40q is held against one that is not there", ErrInvalid, f.ID)

@@ -18,7 +18,7 @@ func example() *Report {
 	bare := Figure{ID: "bare", Group: "Runs", Name: "bare `python3`", Unit: "ms"}.Of(spread(150, 30))
 	exit := spread(80, 30)
 	r.Add(
-		Figure{ID: "ready.exit", Group: "Runs", Name: "to the exit", Unit: "ms"}.Of(exit).Against(bare).RatioAtMost(0.6).Plotted("ready", exit),
+		Figure{ID: "ready.exit", Group: "Runs", Name: "to the exit", Unit: "ms"}.Of(exit).InTurns(bare, exit, spread(150, 30)).RatioAtMost(0.6).Plotted("ready", exit),
 		Figure{ID: "ready.part", Group: "Runs", Name: "a | part", Unit: "ms"}.Of(spread(10, 30)).In("ready.exit"),
 		bare,
 		Figure{ID: "rate", Group: "Rates", Name: "four clients", Unit: "runs/s", MoreIsBetter: true}.Of(spread(3, 10)).AtLeast(2),
@@ -44,10 +44,10 @@ func TestFigureSummary(t *testing.T) {
 		hundred = append(hundred, float64(100-i))
 	}
 	f := Figure{}.Of(hundred)
-	if f.N != 100 || f.Median != 51 || f.P95 != 95 || f.Min != 1 || f.Low != 40 || f.High != 61 {
+	if f.N != 100 || f.Median != 50.5 || f.P95 != 95 || f.Min != 1 || f.Low != 40 || f.High != 61 {
 		t.Errorf("a time: %+v", f)
 	}
-	if f = (Figure{MoreIsBetter: true}).Of(hundred); f.P95 != 6 || f.Median != 51 {
+	if f = (Figure{MoreIsBetter: true}).Of(hundred); f.P95 != 6 || f.Median != 50.5 {
 		t.Errorf("a rate: %+v, want a p95 that 95 of 100 are not below", f)
 	}
 	if f = (Figure{}).Once(3.14159); f.N != 1 || f.Median != 3.142 || f.P95 != 3.142 || f.Low != 3.142 || f.High != 3.142 {
@@ -69,6 +69,21 @@ func TestBoundsHoldTheMedian(t *testing.T) {
 		if want := float64(n)/2 - 0.98*math.Sqrt(float64(n)); math.Abs(float64(low)-want) > 2 {
 			t.Errorf("of %d: %d, want about %.0f", n, low, want)
 		}
+	}
+}
+
+// TestQuotient compares with what Wilcoxon's tables allow: of 6 pairs the least and the
+// greatest, of 10 all but the 8 outermost means.
+func TestQuotient(t *testing.T) {
+	ones := []float64{1, 1, 1, 1, 1, 1}
+	if got := quotient([]float64{1, 2, 4, 8, 16, 32}, ones); *got != (Span{1, 5.657, 32}) {
+		t.Errorf("of 6: %+v", *got)
+	}
+	if got := quotient([]float64{30, 30}, []float64{10, 20}); math.Abs(got.Middle-2.121) > 0.001 || got.Low != 1.5 || got.High != 3 {
+		t.Errorf("of 2: %+v", *got)
+	}
+	if got := quotient([]float64{0}, []float64{1}); got != nil {
+		t.Errorf("of nothing: %+v", *got)
 	}
 }
 
@@ -106,7 +121,7 @@ func TestReportRoundTrip(t *testing.T) {
 	if err != nil || !slices.Equal(b, again) {
 		t.Errorf("it changed on the way (%v):\n%s\n%s", err, b, again)
 	}
-	if f, ok := r.Figure("ready.exit"); !ok || *f.Ratio != round(f.Median/150) || len(f.Samples) != 30 {
+	if f, ok := r.Figure("ready.exit"); !ok || math.Abs(*f.Ratio-0.533) > 0.001 || f.Pairs == nil || len(f.Samples) != 30 {
 		t.Errorf("the figure: %+v", f)
 	}
 }
@@ -122,6 +137,8 @@ func TestReportRefused(t *testing.T) {
 		"no samples":     func(r *Report) { r.Figures[0].N = 0 },
 		"not a number":   func(r *Report) { r.Figures[0].Median = math.NaN() },
 		"infinite ratio": func(r *Report) { v := math.Inf(1); r.Figures[0].Ratio = &v },
+		"pairs of none":  func(r *Report) { r.Figures[2].Pairs = &Span{1, 2, 3} },
+		"mixed bounds":   func(r *Report) { r.Figures[0].Pairs = &Span{2, 1, 3} },
 		"part of itself": func(r *Report) { r.Figures[1].PartOf = "ready.part" },
 		"in a circle":    func(r *Report) { r.Figures[0].PartOf = "ready.part" },
 	} {

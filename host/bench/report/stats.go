@@ -2,6 +2,7 @@ package report
 
 import (
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -25,6 +26,37 @@ func bounds(n int) (low, high int) {
 	}
 	return low, n - 1 - low
 }
+
+// middle is the median of sorted samples: of an even number the mean of the two.
+func middle(s []float64) float64 { return (s[(len(s)-1)/2] + s[len(s)/2]) / 2 }
+
+// quotient is the ratio of samples to others that were taken in turns with them, each to
+// its own, and nil where one of them is no positive number. It is the estimate of Hodges
+// and Lehmann, and its bounds are those of Wilcoxon's test: of logarithms, so that twice
+// and half are as far away. Whatever slowed both of a pair drops out.
+func quotient(samples, beside []float64) *Span {
+	logs := make([]float64, len(samples))
+	for i, v := range samples {
+		if logs[i] = math.Log(v / beside[i]); !finite(logs[i]) {
+			return nil
+		}
+	}
+	var means []float64 // of each two, and of each with itself
+	for i, a := range logs {
+		for _, b := range logs[i:] {
+			means = append(means, (a+b)/2)
+		}
+	}
+	slices.Sort(means)
+	n := float64(len(logs))
+	low := max(0, int(n*(n+1)/4-0.5-1.96*math.Sqrt(n*(n+1)*(2*n+1)/24)))
+	at := func(v float64) float64 { return round(math.Exp(v)) }
+	return &Span{Low: at(means[low]), Middle: at(middle(means)), High: at(means[len(means)-1-low])}
+}
+
+// joined is how far, as a factor, the bound of a value is from it that comes of two
+// others, whose bounds are so far from them by chances of their own.
+func joined(a, b float64) float64 { return math.Exp(math.Hypot(math.Log(a), math.Log(b))) }
 
 // logChoose is the logarithm of how many ways there are to take k of n.
 func logChoose(n, k int) float64 {

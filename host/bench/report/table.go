@@ -124,6 +124,9 @@ func (f Figure) ratio() string {
 	return number(*f.Ratio)
 }
 
+// apart says whether the figure was not measured in turns with what it is held against.
+func (f Figure) apart() bool { return f.Ratio != nil && f.Pairs == nil }
+
 // budget is what bounds the figure, followed by missed where it does not keep to it.
 func (f Figure) budget(missed string) string {
 	if f.Budget == nil {
