@@ -68,7 +68,7 @@ help:
 	@echo 'make install-bundle  make it the one that PyBox boots'
 	@echo 'make relock          newest Debian packages into guest/debian.lock.json, and the bench'\''s peers'
 	@echo 'make kernel-compare  what our kernel configuration lacks of its defaults'
-	@echo 'make bench           what runs, starts and transfers cost; BENCH=quick in a few minutes'
+	@echo 'make bench           what runs, starts and transfers cost; BENCH=quick half as long'
 	@echo 'make bench-page      docs/performance.md of what was measured last'
 	@echo 'make bench-check     whether a figure is clearly worse than docs/performance.md says'
 	@echo 'make lint unit fuzz e2e   parts of make test'
@@ -356,6 +356,7 @@ benchtool:
 bench: build bundle $(BENCHNEEDS_$(BENCH)) benchtool
 	@[ -n "$(BENCHFLAGS_$(BENCH))" ] || { echo "BENCH is full or quick, not $(BENCH)" >&2; exit 2; }
 	@mkdir -p .work/performance
+	@rm -f .work/bench.json
 	@code=0; $(BENCHRUN) $(BENCHFLAGS_$(BENCH)) --json .work/bench.json || code=$$?; \
 		.work/bench page --json .work/bench.json --dir .work/performance && \
 		echo "JSON: .work/bench.json; the page: .work/performance/performance.md" && exit $$code

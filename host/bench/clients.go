@@ -23,8 +23,10 @@ const empty = "pass\n"
 type way struct {
 	// label is its name in the plot.
 	id, label, name, note string
-	run                   func(ctx context.Context) (time.Duration, *receipt.Receipt, error)
-	took                  []float64
+
+	run func(ctx context.Context) (time.Duration, *receipt.Receipt, error)
+	// took are times of runs, beside those of the bare Python before each.
+	took, beside []float64
 }
 
 // ways are all of them; leave ends what they need.
@@ -90,14 +92,41 @@ func (s *service) newest(ctx context.Context) (*receipt.Receipt, error) {
 }
 
 // benchClients measures the same empty program by every way into PyBox, beside bare
-// Python in the very guest that it runs in, in turns: in a ready box, and cold.
+// Python in the very guest that it runs in, in turns: in a ready box, and cold; and
+// commands that need no VM.
 func benchClients(ctx context.Context, o *options, r *report.Report) error {
-	if err := benchWays(ctx, o, r, wayBench{kind: boxReady, config: oneReady, rounds: 16, name: ", in a ready box",
+	if err := benchWays(ctx, o, r, wayBench{kind: boxReady, config: oneReady, rounds: 28, name: ", in a ready box",
 		budgets: map[string]float64{"cli": 1.8}}); err != nil {
 		return fmt.Errorf("ready: %w", err)
 	}
-	if err := benchWays(ctx, o, r, wayBench{kind: boxCold, config: noneReady, rounds: 10, name: ", in a cold box"}); err != nil {
+	if err := benchWays(ctx, o, r, wayBench{kind: boxCold, config: noneReady, rounds: 16, name: ", in a cold box"}); err != nil {
 		return fmt.Errorf("cold: %w", err)
+	}
+	return benchHelp(ctx, o, r)
+}
+
+// helpRuns are measured of each command that needs no VM.
+const helpRuns = 20
+
+// benchHelp measures commands that need no VM.
+func benchHelp(ctx context.Context, o *options, r *report.Report) error {
+	p, leave, err := newPerson(ctx, o, o.bundle, noneReady)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for _, arg := range []string{"version", "--help"} {
+		var wall []float64
+		for range helpRuns {
+			took, err := p.spend(ctx, "", arg)
+			if err != nil {
+				return err
+			}
+			wall = append(wall, ms(took.wall))
+		}
+		r.Add(report.Figure{
+			ID: "cli." + slug(arg), Group: groupClients, Name: "`pybox " + arg + "`, the whole process", Unit: "ms", Note: "no VM runs",
+		}.Of(wall).AtMost(50))
 	}
 	return nil
 }
@@ -132,7 +161,7 @@ func benchWays(ctx context.Context, o *options, r *report.Report, w wayBench) er
 			daemon, beyond = append(daemon, rec.Run.HostElapsedMS), append(beyond, ms(took)-stages(rec))
 		}
 	}
-	for i := range warmUps + o.times(w.rounds) {
+	for i := range warmUps + w.rounds {
 		alone, err := s.round(ctx, all, "stdlib", w.kind, "", i >= warmUps, each)
 		if err != nil {
 			return err
@@ -161,7 +190,7 @@ func benchWays(ctx context.Context, o *options, r *report.Report, w wayBench) er
 
 // figure is that of a way, beside bare Python.
 func (w wayBench) figure(x *way, base report.Figure) report.Figure {
-	f := report.Figure{ID: x.id + "." + w.kind, Group: groupClients, Name: x.name + w.name, Unit: "ms", Note: x.note}.Of(x.took).Against(base).Plotted(x.label+", "+w.kind, x.took)
+	f := report.Figure{ID: x.id + "." + w.kind, Group: groupClients, Name: x.name + w.name, Unit: "ms", Note: x.note}.Of(x.took).InTurns(base, x.took, x.beside).Plotted(x.label+", "+w.kind, x.took)
 	if b := w.budgets[x.id]; b != 0 {
 		f = f.RatioAtMost(b)
 	}
@@ -209,7 +238,7 @@ func (s *service) round(ctx context.Context, all []*way, image, kind, code strin
 		if !keep {
 			continue
 		}
-		bare, x.took = append(bare, alone), append(x.took, ms(took))
+		bare, x.took, x.beside = append(bare, alone), append(x.took, ms(took)), append(x.beside, alone)
 		if each != nil {
 			each(x, took, rec)
 		}

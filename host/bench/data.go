@@ -27,6 +27,8 @@ const (
 	dataMachineMemory, dataBoxMemory = 2 << 30, 512 << 20
 	// dataRuns are measured of each kind.
 	dataRuns = 5
+	// dataWayRuns are measured by each way into PyBox.
+	dataWayRuns = 3
 	// importRuns are measured of each import; without byte code, which takes much
 	// longer, one is.
 	importRuns  = 3
@@ -83,28 +85,27 @@ func benchPandas(ctx context.Context, o *options, r *report.Report) error {
 	if _, err := oneRun(ctx, g, dataProgram(pandas)); err != nil { // it is in the page cache then
 		return err
 	}
-	var bare []float64
-	var all []runTimes
 	for _, k := range dataKinds {
 		t, err := k.times(ctx, g)
 		if err != nil {
 			return fmt.Errorf("%s: %w", k.name, err)
 		}
-		bare, all = append(bare, t.bare...), append(all, t)
+		k.report(r, t)
 	}
-	base := report.Figure{ID: "data.bare", Group: groupData, Name: bareDataName, Unit: "ms"}.Of(bare)
-	for i, k := range dataKinds {
-		f := func(id, name, note string) report.Figure {
-			return report.Figure{ID: "data." + k.id + "." + id, Group: groupData, Name: "`import pandas`, " + k.name + ": " + name, Unit: "ms", Note: note}
-		}
-		exit := f("exit", "request to exit known", "").Of(all[i].exit).Against(base)
-		if k.budget != 0 {
-			exit = exit.RatioAtMost(k.budget)
-		}
-		r.Add(exit, f("record", "request to record", "the box's removal confirmed").Of(all[i].record).Against(base))
-	}
-	r.Add(base)
 	return nil
+}
+
+// report tells of the kind, beside bare Python in turns with it.
+func (k dataKind) report(r *report.Report, t runTimes) {
+	f := func(id, name, note string) report.Figure {
+		return report.Figure{ID: "data." + k.id + "." + id, Group: groupData, Name: "`import pandas`, " + k.name + ": " + name, Unit: "ms", Note: note}
+	}
+	base := report.Figure{ID: "data." + k.id + ".bare", Group: groupData, Name: bareDataName + ", beside those " + k.name, Unit: "ms"}.Of(t.bare)
+	exit := f("exit", "request to exit known", "").Of(t.exit).InTurns(base, t.exit, t.bare)
+	if k.budget != 0 {
+		exit = exit.RatioAtMost(k.budget)
+	}
+	r.Add(exit, f("record", "request to record", "the box's removal confirmed").Of(t.record).InTurns(base, t.record, t.bare), base)
 }
 
 // times runs the program in boxes of the kind, in turns with bare Python.
@@ -164,7 +165,7 @@ func benchDataWays(ctx context.Context, o *options, r *report.Report) error {
 		return err
 	}
 	var bare []float64
-	for i := range 1 + dataRuns {
+	for i := range 1 + dataWayRuns {
 		alone, err := s.round(ctx, all, dataImage, boxReady, pandas, i > 0, nil)
 		if err != nil {
 			return err
@@ -175,7 +176,7 @@ func benchDataWays(ctx context.Context, o *options, r *report.Report) error {
 	for _, x := range all {
 		r.Add(report.Figure{
 			ID: "data." + x.id, Group: groupData, Name: x.name + ", pandas imported ahead", Unit: "ms", Note: x.note,
-		}.Of(x.took).Against(base))
+		}.Of(x.took).InTurns(base, x.took, x.beside))
 	}
 	r.Add(base)
 	return nil

@@ -26,6 +26,9 @@ const (
 	guestMemory = 1 << 30
 	// warmUps fill the page cache, and are not measured.
 	warmUps = 3
+	// readyRuns and coldRuns are measured, also by the quick bench: others are held to
+	// their ratios.
+	readyRuns, coldRuns = 40, 20
 	// lateRuns end by the deadline of lateTimeout.
 	lateRuns, lateTimeout = 5, 2 * time.Second
 
@@ -67,10 +70,10 @@ func benchGuest(ctx context.Context, o *options, r *report.Report) error {
 	if _, err := oneRun(ctx, g, boxtest.Program{Source: "pass\n"}); err != nil {
 		return err
 	}
-	if err := benchReady(ctx, o, g, r); err != nil {
+	if err := benchReady(ctx, g, r); err != nil {
 		return fmt.Errorf("ready boxes: %w", err)
 	}
-	if err := benchCold(ctx, o, g, r); err != nil {
+	if err := benchCold(ctx, g, r); err != nil {
 		return fmt.Errorf("cold boxes: %w", err)
 	}
 	return benchDeadline(ctx, o, g, r)
@@ -150,9 +153,9 @@ func (t *runTimes) figures(kind, group string, exit, record float64) []report.Fi
 	}
 	bare := f("bare", bareName, "").Of(t.bare)
 	all := []report.Figure{
-		f("exit", "request to exit known", "").Of(t.exit).Against(bare).RatioAtMost(exit).Plotted(kind+" box, to the exit", t.exit),
-		f("record", "request to record", "the box's removal confirmed").Of(t.record).Against(bare).RatioAtMost(record).Plotted(kind+" box, until removed", t.record),
-		f("host", "as the host sees it", "files sent, record received").Of(t.host).Against(bare),
+		f("exit", "request to exit known", "").Of(t.exit).InTurns(bare, t.exit, t.bare).RatioAtMost(exit).Plotted(kind+" box, to the exit", t.exit),
+		f("record", "request to record", "the box's removal confirmed").Of(t.record).InTurns(bare, t.record, t.bare).RatioAtMost(record).Plotted(kind+" box, until removed", t.record),
+		f("host", "as the host sees it", "files sent, record received").Of(t.host).InTurns(bare, t.host, t.bare),
 		bare,
 	}
 	for _, name := range t.order {
@@ -163,11 +166,10 @@ func (t *runTimes) figures(kind, group string, exit, record float64) []report.Fi
 
 // benchCold takes bare Python and a box in turns, so that whatever else this host does
 // meets both.
-func benchCold(ctx context.Context, o *options, g *boxtest.Guest, r *report.Report) error {
+func benchCold(ctx context.Context, g *boxtest.Guest, r *report.Report) error {
 	var t runTimes
 	var peak []float64
-	rounds := warmUps + o.times(20)
-	for i := range rounds {
+	for i := range warmUps + coldRuns {
 		alone, err := bareTime(ctx, g, "")
 		if err != nil {
 			return err
@@ -195,7 +197,7 @@ func benchCold(ctx context.Context, o *options, g *boxtest.Guest, r *report.Repo
 	peaks.Note = "the kernel's memory.peak of its cgroup"
 	r.Add(
 		peaks.Of(peak),
-		f("used.agent", fmt.Sprintf("agent, after %d runs", rounds)).Once(mib(status.GetAgentRssBytes())).AtMost(64),
+		f("used.agent", fmt.Sprintf("agent, after %d runs", warmUps+coldRuns)).Once(mib(status.GetAgentRssBytes())).AtMost(64),
 		f("used.shim", "containerd's shim, then too").Once(mib(status.GetShimRssBytes())).AtMost(40),
 	)
 	return nil

@@ -53,15 +53,16 @@ func measure(ctx context.Context, o *options, file string, w io.Writer) error {
 		if o.only != "" && !slices.Contains(strings.Split(o.only, ","), b.name) || b.wants != nil && !b.wants(o) {
 			continue
 		}
+		if err := context.Cause(ctx); err != nil { // what there is is told all the same
+			r.Fail(b.name, fmt.Errorf("not begun: %w", err))
+			continue
+		}
 		began := time.Now()
 		if err := b.measure(ctx, o, r); err != nil {
 			r.Fail(b.name, err)
 			fmt.Fprintf(os.Stderr, "bench: %s: %v\n", b.name, err)
 		}
 		fmt.Fprintf(os.Stderr, "bench: %s took %.0f s\n", b.name, time.Since(began).Seconds())
-		if ctx.Err() != nil { // what there is is told all the same
-			break
-		}
 	}
 	r.Groups = groups
 	return tell(r, file, w)
@@ -71,14 +72,14 @@ func measure(ctx context.Context, o *options, file string, w io.Writer) error {
 var groups = []report.Group{
 	{Name: groupReady, About: "An empty program, over the agent's protocol alone, on the guest's own clock: without a client, and without the daemon. A box is made ahead, verified, with Python up in it, and waits; the run is measured when it is there."},
 	{Name: groupCold, About: "The same, where no box waits: one is made for the run, all its settings are read back, and it is removed. The rows under a time are its steps, in their order."},
-	{Name: groupClients, About: "The same empty program as a person or a program asks for it, from the request to the complete receipt, with the box removed. Bare Python ran before each, in the guest of that run."},
+	{Name: groupClients, About: "The same empty program as a person or a program asks for it, from the request to the complete receipt, with the box removed. Bare Python ran before each, in the guest of that run. The two commands at the end need no virtual machine."},
 	{Name: groupPeers, About: aboutPeers},
-	{Name: groupThroughput, About: "Clients of the API ask for a run each, and for the next as soon as they have the receipt. The configuration is the default, and boxes are made ahead as they are used. CPU time is told apart by process; that of the VMM has the whole guest in it. The guest counts as its own also what the host did meanwhile with the processors that it runs on."},
+	{Name: groupThroughput, About: "Clients of the API ask for a run each, and for the next as soon as they have the receipt. One client that waits for each receipt cannot use both processors: it has no budget. Bare Python ran before each load and after the last, with the guest idle: not in turns. The configuration is the default, and boxes are made ahead as they are used. CPU time is told apart by process; that of the VMM has the whole guest in it. The guest counts as its own also what the host did meanwhile with the processors that it runs on."},
 	{Name: groupMemory, About: "What is held in the guest and on the host."},
-	{Name: groupStart, About: "`pybox vm start` from the command to its end, and the steps that it reports, some of them beside each other. Before user space there is the VMM's own start and the kernel's. A first box is made ahead after the hello, while the rest of the guest's start goes on."},
-	{Name: groupData, About: "A program that imports pandas, once in a box that has it imported already, once in one that was made ahead without, once in one that is made for it."},
+	{Name: groupStart, About: "`pybox vm start` from the command to its end, and the steps that it reports, some of them beside each other. Before user space there is the VMM's own start and the kernel's. A first box is made ahead after the hello, while the rest of the guest's start goes on. Both sides of a ratio are of the same start."},
+	{Name: groupData, About: "A program that imports pandas, once in a box that has it imported already, once in one that was made ahead without, once in one that is made for it; bare Python ran before each, for each kind its own."},
 	{Name: groupImports, About: "The time of the program itself, from its start to its exit. PyBox's image has the byte code of its modules; without it each run would compile them."},
-	{Name: groupFiles, About: "64 MiB that do not compress go in and come out, beside the transfer of the same bytes over a socket, in which nothing is done with them."},
+	{Name: groupFiles, About: "64 MiB that do not compress go in and come out, beside the transfer of the same bytes over a socket, in which nothing is done with them. The box may have 512 MiB; as always where two runs in a row asked for the same, such a one was made ahead."},
 	{Name: groupSockets, About: "PyBox's own virtio socket device, in a guest that has nothing but services on it."},
 }
 
@@ -106,10 +107,11 @@ func tell(r *report.Report, file string, w io.Writer) error {
 	return nil
 }
 
-// times is a number of rounds: full, or a quarter of it where o is quick.
+// times is a number of rounds: full, or a quarter of it where o is quick, but as many as
+// the bounds of a median need.
 func (o *options) times(full int) int {
 	if o.quick {
-		return max(full/4, 3)
+		return min(full, max(full/4, 6))
 	}
 	return full
 }

@@ -4,12 +4,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +29,45 @@ func TestRates(t *testing.T) {
 	}
 	if got := l.rates(); !slices.Equal(got, []float64{2, 4}) {
 		t.Errorf("rates of whole batches: %v, want 2 and 4", got)
+	}
+}
+
+// TestTimes: a quick bench measures a quarter, and no fewer than 6.
+func TestTimes(t *testing.T) {
+	for full, want := range map[int]int{40: 10, 10: 6, 5: 5} {
+		if got := (&options{quick: true}).times(full); got != want {
+			t.Errorf("of %d: %d, want %d", full, got, want)
+		}
+	}
+}
+
+// TestInterrupted: what was not begun before the end is no success.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var said strings.Builder
+	err := measure(ctx, &options{only: "start,memory"}, "", &said)
+	if !errors.Is(err, errFailed) || strings.Count(said.String(), "NOT MEASURED WHOLE") != 2 {
+		t.Errorf("%v, it says:\n%s", err, said.String())
+	}
+}
+
+// TestOrder: each peer begins in its turn, and those that are slow are in some rounds.
+func TestOrder(t *testing.T) {
+	a, b, c := &peer{every: 1}, &peer{every: 1}, &peer{every: 2}
+	all := []*peer{a, b, c}
+	for i, want := range [][]*peer{{a, b, c}, {a, b}, {b, c, a}, {b, a}, {c, a, b}} {
+		if got := order(all, i); !slices.Equal(got, want) {
+			t.Errorf("round %d: %v, want %v", i, got, want)
+		}
+	}
+}
+
+// TestVersions: of what the guest says, versions are told.
+func TestVersions(t *testing.T) {
+	p := peer{packages: []string{"crun", "runc"}}
+	if got := p.versions(map[string]string{"crun": "1.8.1-1+deb12u1", "runc": "<b>"}); got != "crun 1.8.1-1+deb12u1, runc of unknown version" {
+		t.Error(got)
 	}
 }
 

@@ -16,21 +16,25 @@ const (
 	printed = 200 << 20
 )
 
-// benchMemory measures the daemon's memory while a program prints a lot.
+// benchMemory measures the memory of PyBox's own daemon while a program prints a lot.
 func benchMemory(ctx context.Context, o *options, r *report.Report) error {
-	s, leave, err := newService(ctx, o, r, o.testBundle, noneReady)
+	p, leave, err := newPerson(ctx, o, o.bundle, noneReady)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	program, err := s.write("talk.py", fmt.Sprintf(
+	if _, err := p.run(ctx, "vm", "start"); err != nil {
+		return err
+	}
+	client := p.client()
+	program, err := p.write("talk.py", fmt.Sprintf(
 		"import os\nb = b'x' * (1 << 20)\nfor _ in range(%d): os.write(1, b)\n", printed>>20))
 	if err != nil {
 		return err
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.run(ctx, "exec", "--quiet", "--timeout", "30", "--cpus", "1", program)
+		_, err := p.run(ctx, "exec", "--quiet", "--timeout", "30", "--cpus", "1", program)
 		done <- err
 	}()
 	var most int64
@@ -40,10 +44,10 @@ func benchMemory(ctx context.Context, o *options, r *report.Report) error {
 			if err != nil {
 				return err
 			}
-			return s.addTalk(ctx, most, r)
+			return p.addTalk(ctx, most, r)
 		default: // the daemon's own reading, as often as it answers
 		}
-		now, err := s.client.Status(ctx)
+		now, err := client.Status(ctx)
 		if err != nil {
 			return err
 		}
@@ -51,8 +55,8 @@ func benchMemory(ctx context.Context, o *options, r *report.Report) error {
 	}
 }
 
-func (s *service) addTalk(ctx context.Context, most int64, r *report.Report) error {
-	rec, err := s.newest(ctx)
+func (p person) addTalk(ctx context.Context, most int64, r *report.Report) error {
+	rec, err := p.last(ctx)
 	if err != nil {
 		return err
 	}

@@ -3,11 +3,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -23,12 +23,18 @@ const (
 	peersPatience = 5 * patience
 	// peersWarmUp is one round; each engine has run before it, to be looked at.
 	peersWarmUp = 1
+	// peersRuns are how many rounds are measured.
+	peersRuns = 12
 )
 
 // aboutPeers says what is compared.
-const aboutPeers = "The same empty program on the same image in one guest with PyBox's own kernel, in turns: by `pybox exec`, and by " +
-	"container engines from Debian's packages. A time is that of a whole command, from its start to its end; `pybox exec` runs on the host, " +
-	"and the others, which are not told of a virtual machine, in the guest, where their daemons run already and have the image. " +
+const aboutPeers = "An empty program on the same image in one guest with PyBox's own kernel, in turns: by `pybox exec`, and by " +
+	"container engines from Debian's packages. A time is that of a whole command, from its start to its end. PyBox's client and its daemon run " +
+	"on the host, natively; the others, which are not told of a virtual machine, run in the guest with all that they are made of, the `docker` " +
+	"command, `dockerd` and `containerd` with it, and where the guest is emulated, so are they. Their daemons run already and have the image. " +
+	"`docker version`, which asks the daemon for its version and starts no container, tells what of Docker's time that is at least, and a row " +
+	"below each of Docker's tells the ratio without it. The program is `python3 -I -S -c pass` with the engines, and with PyBox " +
+	"`python3 program.py`, which imports `site` too, to PyBox's disadvantage. " +
 	"All are limited to 128 MiB, 32 processes and half a CPU, with no network but a loopback, a read-only root, no capabilities, " +
 	"no_new_privileges and a filter of system calls; that was read, inside and from the cgroup, before anything was measured. " +
 	"`ctr` has no limit of processes. `crun` and `runc` get the specification of a box, user namespace and filter too, but for the limit " +
@@ -47,7 +53,8 @@ type peer struct {
 	note     string
 	// every: it is measured in one round of so many, since some take seconds.
 	every int
-	took  []float64
+	// took are times, beside those of bare Python in the same round.
+	took, beside []float64
 }
 
 // newPeers are all engines. Each runs the program that a box runs, with the limits of a
@@ -64,6 +71,8 @@ func newPeers() []*peer {
 			note: "--network none --memory 128m --memory-swap 128m --pids-limit 32 --cpus 0.5 --read-only --cap-drop ALL --security-opt no-new-privileges"},
 		{Peer: peers.DockerPeriod, name: "`docker run --rm`, CPU limit as PyBox's", packages: []string{"docker.io"}, every: 2,
 			note: "the same with --cpu-period 1000000 --cpu-quota 500000 instead of --cpus"},
+		{Peer: peers.DockerVersion, name: "`docker version`", packages: []string{"docker.io"}, every: 2,
+			note: "the command and its question to the daemon; no container"},
 	}
 }
 
@@ -85,6 +94,9 @@ func benchPeers(ctx context.Context, o *options, r *report.Report) error {
 	}
 	all := newPeers()
 	for _, p := range all {
+		if p.Peer == peers.DockerVersion {
+			continue // nothing is run
+		}
 		if err := s.look(ctx, p); err != nil {
 			return err
 		}
@@ -93,7 +105,7 @@ func benchPeers(ctx context.Context, o *options, r *report.Report) error {
 	if b.program, err = s.write("program.py", empty); err != nil {
 		return err
 	}
-	for i := range peersWarmUp + o.times(20) {
+	for i := range peersWarmUp + o.times(peersRuns) {
 		if err := b.round(ctx, i); err != nil {
 			return err
 		}
@@ -144,7 +156,8 @@ type peersBench struct {
 	bare, ready, cold []float64
 }
 
-// round measures each once, in turns. Each finds the guest idle and a box ready.
+// round measures bare Python, 'pybox exec' and then each engine once; the engines in
+// another order each time, since one may still clean up when the next begins.
 func (b *peersBench) round(ctx context.Context, i int) error {
 	keep := i >= peersWarmUp
 	note := func(to *[]float64, ms float64) {
@@ -170,21 +183,36 @@ func (b *peersBench) round(ctx context.Context, i int) error {
 			return err
 		}
 	}
-	for _, p := range b.all {
-		if i%p.every != 0 {
-			continue
-		}
-		text, err := b.askGuest(ctx, patience, "peer-run", url.Values{"name": {string(p.Peer)}})
+	for _, p := range order(b.all, i) {
+		took, err := b.once(ctx, p)
 		if err != nil {
 			return err
 		}
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return err
-		}
-		note(&p.took, ms(time.Duration(n)))
+		note(&p.took, took)
+		note(&p.beside, alone)
 	}
 	return nil
+}
+
+// order are the peers of round i, which each begins in its turn.
+func order(all []*peer, i int) []*peer {
+	var in []*peer
+	for k := range all {
+		if p := all[(k+i/2)%len(all)]; i%p.every == 0 {
+			in = append(in, p)
+		}
+	}
+	return in
+}
+
+// once is how long the engine's command takes, in milliseconds.
+func (b *peersBench) once(ctx context.Context, p *peer) (float64, error) {
+	text, err := b.askGuest(ctx, patience, "peer-run", url.Values{"name": {string(p.Peer)}})
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	return ms(time.Duration(n)), err
 }
 
 // exec is how long 'pybox exec' takes as a whole process, in milliseconds. An
@@ -214,39 +242,55 @@ func (b *peersBench) report(r *report.Report, versions map[string]string) {
 		return report.Figure{ID: "peers." + id, Group: groupPeers, Name: name, Unit: "ms", Note: note}
 	}
 	base := f("bare", bareName, "").Of(b.bare)
-	add := func(x report.Figure, samples []float64) report.Figure {
-		x = x.Of(samples).Against(base)
-		if x.Other { // PyBox's own are in the plot already
-			x = x.Plotted(strings.ReplaceAll(x.Name, "`", ""), samples)
-		}
-		r.Add(x)
-		return x
-	}
-	ready := add(f("pybox.ready", "`pybox exec`, in a ready box", "the whole process, receipt stored"), b.ready)
-	add(f("pybox.cold", "`pybox exec`, in a cold box", "the same"), b.cold)
+	ready := f("pybox.ready", "`pybox exec`, in a ready box", "the whole process, receipt stored").Of(b.ready).InTurns(base, b.ready, b.bare)
+	r.Add(ready, f("pybox.cold", "`pybox exec`, in a cold box", "the same").Of(b.cold).InTurns(base, b.cold, b.bare))
 	for _, p := range b.all {
-		if len(p.took) == 0 {
-			continue // a quick bench has not as many rounds
-		}
 		x := f(string(p.Peer), p.name, p.versions(versions)+": "+p.note)
 		x.Other = true
-		x = add(x, p.took)
-		if p.Peer != peers.Docker && p.Peer != peers.DockerPeriod {
-			continue
+		x = x.Of(p.took).InTurns(base, p.took, p.beside)
+		if p.Peer != peers.DockerVersion { // the plot is of runs; PyBox's own are in it already
+			x = x.Plotted(strings.ReplaceAll(x.Name, "`", ""), p.took)
 		}
-		r.Add(report.Figure{
-			ID: x.ID + ".pybox", Group: groupPeers, PartOf: x.ID, Name: "as many times as long as `pybox exec`, ready", Unit: "x", MoreIsBetter: true,
-			Note: "both are whole processes",
-		}.Once(x.Median / ready.Median).AtLeast(15))
+		r.Add(x)
+		if p.Peer == peers.Docker || p.Peer == peers.DockerPeriod {
+			b.reportTimes(r, x, ready)
+		}
 	}
 	r.Add(base)
 }
+
+// reportTimes tells how many times as long as 'pybox exec' Docker takes, with what its
+// command takes without a container and without that.
+func (b *peersBench) reportTimes(r *report.Report, docker, ready report.Figure) {
+	without := docker.Median
+	for _, p := range b.all {
+		if p.Peer == peers.DockerVersion {
+			without -= median(p.took)
+		}
+	}
+	f := func(id, name, note string, v float64) report.Figure {
+		return report.Figure{
+			ID: docker.ID + id, Group: groupPeers, PartOf: docker.ID, Name: name, Unit: "x", MoreIsBetter: true, Note: note,
+		}.Once(v / ready.Median)
+	}
+	r.Add(
+		f(".pybox", "as many times as long as `pybox exec`, ready", "both are whole processes", docker.Median).AtLeast(15),
+		f(".container", "the same less `docker version`", "difference of medians", without),
+	)
+}
+
+// versionLike is a version of Debian's.
+var versionLike = regexp.MustCompile(`^[0-9A-Za-z.+~:-]{1,80}$`)
 
 // versions are those of the packages that the engine is made of.
 func (p *peer) versions(all map[string]string) string {
 	var out []string
 	for _, name := range p.packages {
-		out = append(out, name+" "+cmp.Or(all[name], "of unknown version"))
+		version := all[name]
+		if !versionLike.MatchString(version) { // the guest says it
+			version = "of unknown version"
+		}
+		out = append(out, name+" "+version)
 	}
 	return strings.Join(out, ", ")
 }

@@ -101,6 +101,9 @@ func (p person) last(ctx context.Context) (*receipt.Receipt, error) {
 	return &r, json.Unmarshal(out, &r)
 }
 
+// client is one of the API of the daemon that the command has started.
+func (p person) client() *api.Client { return api.NewClient(filepath.Join(p.home, "pybox.sock")) }
+
 func (p person) status(ctx context.Context) (api.Status, error) {
 	var s api.Status
 	out, err := p.run(ctx, "vm", "status", "--json")
@@ -171,7 +174,7 @@ func (s *service) attach(ctx context.Context, d *doorDaemon, r *report.Report, d
 
 // started waits for the daemon's socket and then for its VM.
 func (s *service) started(ctx context.Context, d *doorDaemon) (api.Status, error) {
-	client := api.NewClient(filepath.Join(s.home, "pybox.sock"))
+	client := s.person.client()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -229,12 +232,17 @@ func (d *doorDaemon) end() {
 
 // untilReady waits until a box of the image is ready, and none is being made.
 func (s *service) untilReady(ctx context.Context, image string) error {
+	return untilBoxReady(ctx, s.client, image)
+}
+
+// untilBoxReady waits likewise, for the daemon of a client.
+func untilBoxReady(ctx context.Context, client *api.Client, image string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	tick := time.NewTicker(30 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		status, err := s.client.Status(ctx)
+		status, err := client.Status(ctx)
 		if err != nil {
 			return err
 		}

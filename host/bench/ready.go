@@ -14,12 +14,12 @@ import (
 
 // benchReady measures runs in boxes that were made ahead, beside bare Python, in turns.
 // Both find the guest idle: making the next box takes a processor.
-func benchReady(ctx context.Context, o *options, g *boxtest.Guest, r *report.Report) error {
+func benchReady(ctx context.Context, g *boxtest.Guest, r *report.Report) error {
 	p := boxtest.Program{Source: "pass\n", MilliCPU: 500, Eager: true}
 	var t runTimes
 	var held []float64
 	err := whileReady(ctx, g, p, func() error {
-		for i := range warmUps + o.times(40) {
+		for i := range warmUps + readyRuns {
 			if err := untilReady(ctx, g); err != nil {
 				return err
 			}

@@ -24,6 +24,8 @@ const (
 	// throughputRuns are measured with each number of clients, in batches of
 	// batchRuns, each of which is a sample, after those that a batch takes.
 	throughputRuns, batchRuns = 40, 8
+	// idleRuns of bare Python are measured before each load, and after the last.
+	idleRuns = 6
 )
 
 // clientCounts are how many clients ask at a time, each for a run as soon as it has the
@@ -46,7 +48,7 @@ func benchThroughput(ctx context.Context, o *options, r *report.Report) error {
 		if err := s.untilReady(ctx, "stdlib"); err != nil {
 			return err
 		}
-		for range o.times(6) {
+		for range idleRuns {
 			took, err := bareTime(ctx, s.guest, "")
 			if err != nil {
 				return err
@@ -63,7 +65,7 @@ func benchThroughput(ctx context.Context, o *options, r *report.Report) error {
 	}
 	var all []*load
 	for _, n := range clientCounts {
-		l, err := s.load(ctx, n, max(o.times(throughputRuns), 3*batchRuns))
+		l, err := s.load(ctx, n, throughputRuns)
 		if err != nil {
 			return fmt.Errorf("%d clients: %w", n, err)
 		}
@@ -188,10 +190,13 @@ func (l *load) report(r *report.Report, base report.Figure) {
 		each[i] = v * base.Median / 1000
 	}
 	note := fmt.Sprintf("%d of %d in ready boxes; in batches of %d", l.ready, len(l.ends), min(batchRuns, len(l.ends)/2))
-	r.Add(
-		report.Figure{ID: id, Group: groupThroughput, Name: name, Unit: "runs/s", MoreIsBetter: true, Note: note}.Of(rates),
-		report.Figure{ID: id + ".bare", Group: groupThroughput, PartOf: id, Name: "runs in the time of a bare Python", Unit: "x", MoreIsBetter: true}.Of(each).AtLeast(0.4),
-	)
+	bare := report.Figure{ID: id + ".bare", Group: groupThroughput, PartOf: id, Name: "runs in the time of a bare Python", Unit: "x", MoreIsBetter: true}.Of(each).Counting(base)
+	if l.clients == 1 {
+		bare.Note = "one client that waits for each receipt cannot use both processors"
+	} else {
+		bare = bare.AtLeast(0.4) // sustained throughput
+	}
+	r.Add(report.Figure{ID: id, Group: groupThroughput, Name: name, Unit: "runs/s", MoreIsBetter: true, Note: note}.Of(rates), bare)
 }
 
 // cpuTimes are CPU times since the start of each process, in milliseconds, by a name for

@@ -17,7 +17,7 @@ func mib(b int64) float64 { return float64(b) / (1 << 20) }
 
 func median(v []float64) float64 {
 	s := slices.Sorted(slices.Values(v))
-	return s[len(s)/2]
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
 // slug is a name as a part of an id: its letters and digits, with "-" for the rest.
