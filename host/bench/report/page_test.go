@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -23,8 +24,8 @@ func TestCommittedPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Figures) < 20 {
-		t.Errorf("%d figures: want those of all groups", len(r.Figures))
+	for _, why := range lacks(r) {
+		t.Errorf("docs/%s is not of one whole run of 'make bench': %s", JSONName, why)
 	}
 	again, err := r.Encode()
 	if err != nil {
@@ -34,6 +35,63 @@ func TestCommittedPage(t *testing.T) {
 		if !bytes.Equal(read(t, name), want) {
 			t.Errorf("docs/%s is not what is made of docs/%s: run 'make bench', then 'make bench-page'", name, JSONName)
 		}
+	}
+}
+
+// lacks is what keeps a report from being of one whole run of a source that is known.
+func lacks(r *Report) []string {
+	var why []string
+	if r.Quick {
+		why = append(why, "it was quick")
+	}
+	for _, x := range r.Failed {
+		why = append(why, x.Group+" failed")
+	}
+	if r.Commit == "" || strings.HasSuffix(r.Commit, "+") {
+		why = append(why, fmt.Sprintf("its commit is %q", r.Commit))
+	}
+	if len(r.Groups) == 0 {
+		why = append(why, "it has no groups")
+	}
+	for _, g := range r.Groups {
+		if len(r.of(g.Name)) == 0 {
+			why = append(why, "it has no figure of "+g.Name)
+		}
+	}
+	return why
+}
+
+func TestLacks(t *testing.T) {
+	whole := example()
+	whole.Groups = whole.Groups[:1]
+	if got := lacks(whole); len(got) != 0 {
+		t.Errorf("a whole report lacks %q", got)
+	}
+	for name, alter := range map[string]func(*Report){
+		"quick":     func(r *Report) { r.Quick = true },
+		"failed":    func(r *Report) { r.Fail("Runs", errors.New("no VM")) },
+		"altered":   func(r *Report) { r.Commit += "+" },
+		"no commit": func(r *Report) { r.Commit = "" },
+		"no groups": func(r *Report) { r.Groups = nil },
+		"a group":   func(r *Report) { r.Groups = example().Groups },
+	} {
+		r := example()
+		r.Groups = r.Groups[:1]
+		if alter(r); len(lacks(r)) != 1 {
+			t.Errorf("%s: it lacks %q", name, lacks(r))
+		}
+	}
+}
+
+// TestReadme: that the guest of the plot was emulated is said beside it, where it was.
+func TestReadme(t *testing.T) {
+	r, err := Decode(read(t, JSONName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := strings.Contains(string(read(t, "../README.md")), "guest was emulated (TCG)")
+	if emulated := r.Machine.Acceleration == "tcg"; said != emulated {
+		t.Errorf("the guest was emulated: %v; README.md says so: %v", emulated, said)
 	}
 }
 
