@@ -131,6 +131,10 @@ func (f *filesBench) settle(ctx context.Context) error {
 
 // once measures all in turns, so that whatever else this host does meets all.
 func (f *filesBench) once(ctx context.Context, raw vm.Machine) error {
+	// The next box is made by now, which takes a processor.
+	if err := f.ready(ctx); err != nil {
+		return err
+	}
 	moved, err := bothWays(ctx, raw)
 	if err != nil {
 		return err
