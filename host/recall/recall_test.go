@@ -254,6 +254,7 @@ func TestForgetsUnlocked(t *testing.T) {
 	}
 	for _, id := range []string{"a", "b", "c"} {
 		s.ended(id, 1, "f").Release()
+		s.at = s.at.Add(time.Second) // a is the oldest
 	}
 	s.Relieve(1, 0)
 	r, _, _ := s.Enter(s.ctx(), "b")
