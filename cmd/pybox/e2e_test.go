@@ -240,16 +240,11 @@ func TestE2EVMLife(t *testing.T) {
 // to the whole: what is between two is the work of a third.
 func (p *person) expectSteps() {
 	p.t.Helper()
-	s := p.status()
-	for deadline := time.Now().Add(time.Minute); ; s = p.status() {
-		if s.Guest != nil && len(s.Guest.Ready) == 1 && s.Guest.Ready[0].FirstMS != nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			p.t.Fatalf("no box is ready: %+v", s.Guest)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	var s api.Status
+	p.eventually("a first ready box", func() bool {
+		s = p.status()
+		return s.Guest != nil && len(s.Guest.Ready) == 1 && s.Guest.Ready[0].FirstMS != nil
+	})
 	for source, want := range map[string]string{
 		"host":  "bundle verified, machine started, first guest output, agent answered, boxes asked for, clock set",
 		"guest": "kernel, init, agent, listening, hello",
