@@ -86,7 +86,7 @@ func (m monitor) Start(c *exec.Cmd) (chan runc.Exit, error) {
 	if ended := m.direct(c); ended != nil {
 		return ended, nil
 	}
-	return m.ProcessMonitor.Start(c)
+	return asCrun(func() (chan runc.Exit, error) { return m.ProcessMonitor.Start(c) })
 }
 
 // StartLocked implements runc.ProcessMonitor.
@@ -94,7 +94,7 @@ func (m monitor) StartLocked(c *exec.Cmd) (chan runc.Exit, error) {
 	if ended := m.direct(c); ended != nil {
 		return ended, nil
 	}
-	return m.ProcessMonitor.StartLocked(c)
+	return asCrun(func() (chan runc.Exit, error) { return m.ProcessMonitor.StartLocked(c) })
 }
 
 // direct does what c is to do, or gives nil.

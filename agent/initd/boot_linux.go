@@ -161,20 +161,44 @@ func startAgent(system *cgroup.Dir, stages []stage) (net.Conn, int, error) {
 		return fail(errors.Join(err, ours.Close()))
 	}
 	defer null.Close()
-	pid, err := syscall.ForkExec(agentPath, []string{AgentName}, &syscall.ProcAttr{
+	pid, err := lax(func() (int, error) { return forkAgent(stages, group, null, theirs) })
+	if err != nil {
+		return fail(errors.Join(fmt.Errorf("execute %s: %w", agentPath, err), ours.Close()))
+	}
+	return ours, pid, nil
+}
+
+func forkAgent(stages []stage, group, null, control *os.File) (int, error) {
+	return syscall.ForkExec(agentPath, []string{AgentName}, &syscall.ProcAttr{
 		Dir: "/",
 		Env: []string{
 			"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "TZ=UTC",
 			StagesEnv + "=" + formatStages(stages),
 		},
 		// The agent finds the control channel at ControlFD, which is 3.
-		Files: []uintptr{null.Fd(), 2, 2, theirs.Fd()},
+		Files: []uintptr{null.Fd(), 2, 2, control.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(group.Fd())},
 	})
-	if err != nil {
-		return fail(errors.Join(fmt.Errorf("execute %s: %w", agentPath, err), ours.Close()))
+}
+
+// timerSlack is how much later than asked for the kernel may wake the agent and what it
+// starts. Go's runtime looks after its threads every 20 microseconds while they work
+// (sysmon), and each of those is an interrupt, which is dear where the guest is emulated.
+// No wait of theirs needs to be exact to a millisecond; boxes get the kernel's own
+// 50 microseconds back (package engine).
+const timerSlack = time.Millisecond
+
+// lax starts a process from a thread with that slack, which a process has from the thread
+// that made it (PR_SET_TIMERSLACK in prctl(2)).
+func lax(start func() (int, error)) (int, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack.Nanoseconds()), 0, 0, 0); err != nil {
+		return 0, os.NewSyscallError("prctl", err)
 	}
-	return ours, pid, nil
+	// 0 sets what the thread had when it was made.
+	defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }()
+	return start()
 }
 
 // socketPair makes the control channel: our end, and a file for the agent's.

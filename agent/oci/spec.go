@@ -153,6 +153,9 @@ func linux(c Config, filter *specs.LinuxSeccomp) *specs.Linux {
 		Seccomp:       filter,
 		MaskedPaths:   MaskedPaths(),
 		ReadonlyPaths: ReadonlyPaths(),
+		// Whoever started the runtime may have had another one: random addresses are
+		// switched off by a flag of it (personality(2)).
+		Personality: &specs.LinuxPersonality{Domain: specs.PerLinux},
 	}
 }
 

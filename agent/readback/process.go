@@ -200,6 +200,14 @@ func (r *reader) surroundings() {
 	r.compare("working folder", r.procPath("cwd"), oci.WorkDir, cwd, err)
 }
 
+// personality compares the flags by which the kernel treats the first process and its
+// children otherwise than usual, among them one for addresses that are not random
+// (personality(2)).
+func (r *reader) personality() {
+	flags, err := r.value(r.Proc, strconv.Itoa(r.PID)+"/personality")
+	r.compare("personality", r.procPath("personality"), "00000000", flags, err)
+}
+
 // strings reads strings of which each ends with a NUL.
 func (r *reader) strings(file string) ([]string, error) {
 	b, err := r.proc(file, oci.MaxStrings)

@@ -87,6 +87,7 @@ func Full(ctx context.Context, s Subject) []Check {
 	r.network()
 	r.identity()
 	r.surroundings()
+	r.personality()
 	r.specifications()
 	return r.checks
 }
