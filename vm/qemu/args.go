@@ -78,8 +78,10 @@ func platform(arch, accel string) (console, machine, cpu string) {
 	if accel == accelTCG {
 		// Without "fast" string instructions, which every copy in the guest would
 		// then use: emulated, rep movsb takes a turn for each byte where rep movsq,
-		// the next best, takes one for eight.
-		cpu = "max,-erms,-fsrm"
+		// the next best, takes one for eight. And without a fifth level of page tables,
+		// which Linux uses wherever it can and no guest of this size needs: emulated, each
+		// level is walked by a program, anew after each change of process.
+		cpu = "max,-erms,-fsrm,-la57"
 	}
 	// Nothing that the guest has no driver for.
 	return "ttyS0", "q35,usb=off,sata=off,smbus=off,i8042=off,vmport=off", cpu

@@ -50,7 +50,7 @@ var options = map[string]*regexp.Regexp{
 	"-display":  regexp.MustCompile(`^none$`),
 	"-sandbox":  regexp.MustCompile(`^on(,[a-z]+=deny)+$`),
 	"-machine":  regexp.MustCompile(`^(q35(,(usb|sata|smbus|i8042|vmport)=off)+|virt),accel=(kvm|tcg),memory-backend=mem,dump-guest-core=off$`),
-	"-cpu":      regexp.MustCompile(`^(host|max)(,(-erms|-fsrm|pauth-impdef=on))*$`),
+	"-cpu":      regexp.MustCompile(`^(host|max)(,(-erms|-fsrm|-la57|pauth-impdef=on))*$`),
 	"-smp":      regexp.MustCompile(`^[0-9]+$`),
 	"-m":        regexp.MustCompile(`^[0-9]+M$`),
 	"-object":   regexp.MustCompile(`^(memory-backend-memfd,id=mem,size=[0-9]+M,share=on,seal=on|rng-builtin,id=rng)$`),

@@ -26,7 +26,7 @@ func TestCommandLine(t *testing.T) {
 	want := `-name box -no-user-config -nodefaults -no-reboot -display none ` +
 		`-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny ` +
 		`-machine q35,usb=off,sata=off,smbus=off,i8042=off,vmport=off,accel=tcg,memory-backend=mem,dump-guest-core=off ` +
-		`-cpu max,-erms,-fsrm -smp 2 -m 512M -object memory-backend-memfd,id=mem,size=512M,share=on,seal=on -rtc base=utc ` +
+		`-cpu max,-erms,-fsrm,-la57 -smp 2 -m 512M -object memory-backend-memfd,id=mem,size=512M,share=on,seal=on -rtc base=utc ` +
 		`-chardev socket,id=qmp,fd=4 -mon chardev=qmp,mode=control ` +
 		`-chardev socket,id=console,fd=5 -serial chardev:console ` +
 		`-chardev socket,id=vsock,fd=3 -device vhost-user-vsock-pci-non-transitional,chardev=vsock ` +
