@@ -29,6 +29,18 @@ func init() {
 		b, err := json.Marshal(used)
 		return string(b), err
 	}
+	// The timer slack of the agent and of the shim, in nanoseconds.
+	requests["slack"] = func(boxes *box.Manager, _ *http.Request) (string, error) {
+		var all []string
+		for _, pid := range []int{os.Getpid(), boxes.Status().ShimPID} {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/timerslack_ns", pid))
+			if err != nil {
+				return "", err
+			}
+			all = append(all, strings.TrimSpace(string(b)))
+		}
+		return strings.Join(all, " "), nil
+	}
 }
 
 // userHz is the unit of times in /proc, USER_HZ: a second has so many.

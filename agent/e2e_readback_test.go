@@ -100,6 +100,7 @@ var interferences = []tampered{
 	{name: "no seccomp", settings: append(both("seccomp"), "seccomp mode", "seccomp filters")},
 	{name: "user", settings: append(both("process"), "user", "group", "supplementary groups")},
 	{name: "arguments", settings: append(both("process"), "arguments")},
+	{name: "no personality", settings: append(both("everything else"), "personality")},
 	{name: "tmp", settings: append(both("mounts"), "mount /tmp")},
 	{name: "other root", settings: append(both("root"), "mount /", "image")},
 	{name: "open file", settings: append(both("process"), "open files")},

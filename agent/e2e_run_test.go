@@ -3,6 +3,7 @@
 package agent_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/pybox/pybox/agent/api"
@@ -24,6 +25,40 @@ func TestE2ERun(t *testing.T) {
 	t.Logf("counters %v\ncleanup %v\nunknown %v", o.Record.GetCounters(), o.Record.GetCleanup(), o.Record.GetUnknown())
 	t.Logf("status %v", g.Status(t))
 	t.Logf("console %s", g.Console)
+}
+
+// TestE2EOrdinary: what crun and the agent are started with for the sake of speed no
+// program is: its addresses are random, as those of any process, and its waits as exact.
+func TestE2EOrdinary(t *testing.T) {
+	g := boxtest.Start(t, 1<<30)
+	places := map[string]bool{}
+	const runs = 4
+	for range runs {
+		o := g.Run(t, boxtest.Program{Source: `
+import re
+maps = open("/proc/self/maps").read()
+print(open("/proc/self/personality").read().strip(), open("/proc/self/timerslack_ns").read().strip())
+for what in "libc.so", "[stack]", "[heap]", "[vdso]":
+    print(re.search("^([0-9a-f]+)-.*" + re.escape(what), maps, re.M).group(1))
+`})
+		lines := strings.Fields(string(o.Stdout))
+		if o.Code() != 0 || len(lines) != 6 || lines[0] != "00000000" || lines[1] != "50000" {
+			t.Fatalf("%q: %v", lines, o)
+		}
+		for _, place := range lines[2:] {
+			if places[place] {
+				t.Errorf("two runs have something at %s", place)
+			}
+			places[place] = true
+		}
+	}
+	if len(places) != 4*runs {
+		t.Errorf("%d places of %d", len(places), 4*runs)
+	}
+	// The agent, which shows that somebody has another slack: the program's is its own.
+	if slack, err := g.Client.TestOutput(g.Context(t), "slack", ""); err != nil || slack != "1000000 1000000" {
+		t.Errorf("the agent's and the shim's slack: %s ns, %v", slack, err)
+	}
 }
 
 // TestE2EIDAgain: who is told that a box is gone may use its id at once, while the

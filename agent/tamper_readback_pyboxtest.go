@@ -188,6 +188,7 @@ func addSpecTampers() {
 		openWork(s)
 	})
 	onSpec("arguments", func(s *specs.Spec) { s.Process.Args = append(s.Process.Args, "more") })
+	onSpec("no personality", func(s *specs.Spec) { s.Linux.Personality = nil }) // then crun's own stays
 	onSpec("tmp", func(s *specs.Spec) { option(s, "/tmp", "mode=1777", "mode=700") })
 }
 
