@@ -42,7 +42,8 @@ const aboutPeers = "An empty program on the same image in one guest with PyBox's
 	"behind their own filters, and they put an overlay of memory on the image for each container. " +
 	"Half of a CPU is 50 ms in every 100 with them, and half a second in every second with a box, `crun` and `runc`, which a short program " +
 	"does not use up: the last rows tell what Docker takes with that. `dockerd` has neither bridge nor firewall " +
-	"to set up, since the guest has none. None but PyBox reads back what it set, counts and bounds what is printed, or leaves a receipt."
+	"to set up, since the guest has none. The engines have the agent's timer slack, a millisecond, and random addresses, without which " +
+	"PyBox starts crun. None but PyBox reads back what it set, counts and bounds what is printed, or leaves a receipt."
 
 // peer is an engine that is measured.
 type peer struct {
