@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pybox/pybox/agent"
+	"github.com/pybox/pybox/agent/syscalls"
 )
 
 func addTestPrograms(m map[string]func() int) {
@@ -15,4 +16,5 @@ func addTestPrograms(m map[string]func() int) {
 	}
 	m[agent.Resumer] = agent.Resume
 	m[agent.Hog] = agent.Exhaust
+	m[syscalls.Tracer] = syscalls.Main
 }
