@@ -46,7 +46,7 @@ type value struct {
 
 // comparable gives what of a figure says something on another day: its ratio, by the
 // pairs that were measured in turns where there are such, or else its median where that
-// is memory or a ratio itself. Times are not compared: they tell of the machine. Nor is
+// is memory, a count or a ratio itself. Times are not compared: they tell of the machine. Nor is
 // what was measured once or twice, but for memory, which hardly varies.
 func (r *Report) comparable(f Figure) (value, bool) {
 	if f.N < enough && f.Unit != "MiB" {
@@ -63,7 +63,7 @@ func (r *Report) comparable(f Figure) (value, bool) {
 		low, high := joined(f.Median/f.Low, base.High/base.Median), joined(f.High/f.Median, base.Median/base.Low)
 		return value{"ratio", Span{*f.Ratio / low, *f.Ratio, *f.Ratio * high}}, true
 	}
-	ok := (f.Unit == "x" || f.Unit == "MiB") && f.Median > 0 && f.Low > 0
+	ok := (f.Unit == "x" || f.Unit == "MiB" || f.Unit == Calls) && f.Median > 0 && f.Low > 0
 	return value{f.Unit, Span{f.Low, f.Median, f.High}}, ok
 }
 
@@ -152,7 +152,7 @@ func (c Comparison) String() string {
 	if n := len(c.Losses); n > 0 {
 		verdict = fmt.Sprintf("%d clearly worse.", n)
 	}
-	fmt.Fprintf(&b, "%d figures compared (ratios and memory; clearly: by more than %.0f %%, and beyond the spread of both; of what was measured once, by more than %.0f %%). %s\n",
+	fmt.Fprintf(&b, "%d figures compared (ratios, memory and system calls; clearly: by more than %.0f %%, and beyond the spread of both; of what was measured once, by more than %.0f %%). %s\n",
 		c.Compared, 100*(Clear-1), 100*(ClearOnce-1), verdict)
 	return b.String()
 }

@@ -80,6 +80,25 @@ func TestCompareRates(t *testing.T) {
 	}
 }
 
+// TestCompareCounts: system calls are compared as they are, for no machine changes them.
+func TestCompareCounts(t *testing.T) {
+	with := func(samples ...float64) *Report {
+		r := example()
+		r.Add(Figure{ID: "calls", Group: "Calls", Name: "of a run", Unit: Calls}.Of(samples))
+		return r
+	}
+	then := with(800, 804, 806, 806, 808, 810, 811, 815)
+	if got := Compare(then, with(1030, 1034, 1036, 1036, 1038, 1040, 1041, 1045)); ids(got.Losses) != "calls" || got.Compared != 4 {
+		t.Errorf("more: %s", got)
+	}
+	if got := Compare(then, with(900, 904, 906, 906, 908, 910, 911, 1915)); ids(got.Losses) != "" || got.Compared != 4 {
+		t.Errorf("a little more: %s", got)
+	}
+	if got := Compare(then, with(500, 504, 506, 506, 508, 510, 511, 515)); ids(got.Gains) != "calls" {
+		t.Errorf("fewer: %s", got)
+	}
+}
+
 func TestCompareNothing(t *testing.T) {
 	for name, alter := range map[string]func(*Machine){
 		"acceleration": func(m *Machine) { m.Acceleration = "kvm" },

@@ -34,10 +34,11 @@ const pageEnd = "## To measure it yourself\n\n" +
 	"`make bench` measures all of this, in some twenty minutes on a slow machine, and\n" +
 	"`make bench BENCH=quick` the most important part of it in half of that. `make bench-page` makes\n" +
 	"this page of what was measured last. `make bench-check` measures the quick part and fails where\n" +
-	"a ratio, or memory, is clearly worse than here: by more than a quarter, and so that the bounds\n" +
-	"of both do not meet. Those are wide enough for what is measured to lie within them 19 times of\n" +
-	"20, but less often where *n* is below 6; memory that was read once has none, and must be worse\n" +
-	"by a half. All numbers, with those bounds, are in [performance.json](performance.json).\n"
+	"a ratio, memory or a count is clearly worse than here: by more than a quarter, and so that the\n" +
+	"bounds of both do not meet. Those are wide enough for what is measured to lie within them 19\n" +
+	"times of 20, but less often where *n* is below 6; memory that was read once has none, and must\n" +
+	"be worse by a half. All numbers, with those bounds, are in\n" +
+	"[performance.json](performance.json).\n"
 
 // writeHow says what was measured on, and how far that can be carried.
 func writeHow(b *strings.Builder, r *Report) {

@@ -16,6 +16,9 @@ import (
 // Schema is the version of a report's JSON.
 const Schema = "pybox.bench/v2"
 
+// Calls is the unit of counts of system calls.
+const Calls = "calls"
+
 // ErrInvalid: a report is not one, or contradicts itself.
 var ErrInvalid = errors.New("not a report of this version of PyBox's bench")
 
@@ -81,7 +84,7 @@ type Figure struct {
 	Name  string `json:"name"`
 	// PartOf is the id of the figure that it is a part of; empty: of none.
 	PartOf string `json:"part_of,omitempty"`
-	// Unit is of all numbers but the ratio: "ms", "MiB", "MiB/s", "x" and so on.
+	// Unit is of all numbers but the ratio: "ms", "MiB", "MiB/s", "x", Calls and so on.
 	Unit string `json:"unit"`
 	// MoreIsBetter is so of rates; of all else less is.
 	MoreIsBetter bool `json:"more_is_better,omitempty"`
