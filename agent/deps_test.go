@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -31,6 +32,28 @@ func TestCarriesNoMetrics(t *testing.T) {
 // metrics lists what the agent, built with tags, carries for RDT and Prometheus.
 func metrics(t *testing.T, tags string) (found []string) {
 	t.Helper()
+	for _, d := range carried(t, tags) {
+		if strings.HasPrefix(d, "github.com/prometheus/") || d == "github.com/intel/goresctrl/pkg/rdt" {
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
+// TestCarriesNoTracer holds what counts system calls out of all but test builds.
+func TestCarriesNoTracer(t *testing.T) {
+	const tracer = "github.com/pybox/pybox/agent/syscalls"
+	if slices.Contains(carried(t, "no_rdt"), tracer) {
+		t.Error("the agent carries the tracer")
+	}
+	if !slices.Contains(carried(t, "no_rdt,pyboxtest"), tracer) {
+		t.Error("test builds carry no tracer: it can go")
+	}
+}
+
+// carried lists the packages in the agent that is built with tags.
+func carried(t *testing.T, tags string) []string {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", tags, "./cmd/pybox-agent")
 	cmd.Dir = ".."
 	cmd.Env = append(cmd.Environ(), "GOOS=linux", "CGO_ENABLED=0")
@@ -38,10 +61,5 @@ func metrics(t *testing.T, tags string) (found []string) {
 	if err != nil {
 		t.Fatalf("%v: %v", cmd, err)
 	}
-	for _, d := range strings.Fields(string(out)) {
-		if strings.HasPrefix(d, "github.com/prometheus/") || d == "github.com/intel/goresctrl/pkg/rdt" {
-			found = append(found, d)
-		}
-	}
-	return found
+	return strings.Fields(string(out))
 }
