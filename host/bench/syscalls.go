@@ -27,7 +27,7 @@ const (
 )
 
 // benchSyscalls counts what the agent and the shim ask the kernel for, of a run at a time.
-// How slow the machine is does not change that.
+// How slow the machine is hardly changes that.
 func benchSyscalls(ctx context.Context, o *options, r *report.Report) error {
 	g, leave, err := startGuest(ctx, o.testBundle, guestMemory)
 	if err != nil {

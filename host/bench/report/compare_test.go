@@ -80,7 +80,7 @@ func TestCompareRates(t *testing.T) {
 	}
 }
 
-// TestCompareCounts: system calls are compared as they are, for no machine changes them.
+// TestCompareCounts: system calls are compared as they are: a slow machine has no more of them.
 func TestCompareCounts(t *testing.T) {
 	with := func(samples ...float64) *Report {
 		r := example()
