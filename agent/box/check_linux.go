@@ -95,7 +95,7 @@ func linkOf(pipe *os.File) string {
 func (l *life) subject(ctx context.Context) readback.Subject {
 	pid := l.task.PID()
 	return readback.Subject{
-		Config: l.cfg, PID: pid, RootDevice: l.device, Streams: l.streams, Proc: os.DirFS("/proc"), Cgroup: os.DirFS(l.cgroupDir()),
+		Config: l.cfg, PID: pid, RootDevice: l.device, Streams: l.streams, Proc: readback.Files("/proc"), Cgroup: readback.Files(l.cgroupDir()),
 		HostName:   func() (string, error) { return readback.HostName(pid) },
 		StoredSpec: func() ([]byte, error) { return l.engine.StoredSpec(ctx, l.cfg.ID) },
 		Runtime: func() (readback.Runtime, error) {
