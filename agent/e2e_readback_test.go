@@ -138,6 +138,7 @@ var interferences = []tampered{
 		"RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE", "RLIMIT_NICE", "RLIMIT_NOFILE", "RLIMIT_RTPRIO", "RLIMIT_SIGPENDING", "RLIMIT_STACK",
 	}},
 	{name: "oom_score_adj", settings: []string{"oom_score_adj"}},
+	{name: "timer slack", settings: []string{"timer slack"}},
 	{name: "host name", settings: []string{"host name"}},
 	{name: "lo down", settings: []string{"addresses and routes"}},
 	{name: "address", settings: []string{"addresses and routes"}},

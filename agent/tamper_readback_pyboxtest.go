@@ -477,6 +477,7 @@ func addProcessTampers() {
 		return inside(pid, "uts", func() error { return unix.Sethostname([]byte("other")) })
 	})
 	onMade("oom_score_adj", func(_ string, pid int) error { return write(fmt.Sprintf("/proc/%d/oom_score_adj", pid), "-1") })
+	onMade("timer slack", func(_ string, pid int) error { return write(fmt.Sprintf("/proc/%d/timerslack_ns", pid), "1000000") })
 	onSpec("open file", func(s *specs.Spec) {
 		source := fmt.Sprintf("import os; os.dup2(os.open('/', 0), 9); os.execv('%s', %s)", s.Process.Args[0], pyList(s.Process.Args))
 		s.Process.Args = []string{s.Process.Args[0], "-I", "-S", "-c", source}

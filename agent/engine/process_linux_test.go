@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,16 +35,20 @@ func TestAsCrun(t *testing.T) {
 	}
 	defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }()
 	if got := child(); got != "00000000 1000000" {
-		t.Fatalf("before: %s", got)
+		t.Skipf("SKIPPED, this process has no random addresses itself: %s", got)
 	}
 	var got string
-	if _, err := asCrun(func() (chan runc.Exit, error) { got = child(); return nil, nil }); err != nil {
+	_, err := asCrun(func() (chan runc.Exit, error) { got = child(); return nil, nil })
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
+		t.Skipf("SKIPPED, a container's filter forbids it here: %v", err)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	if got != "00040000 50000" {
 		t.Errorf("as crun: %s", got)
 	}
-	if got := child(); !strings.HasPrefix(got, "00000000 ") {
+	if got := child(); got != "00000000 1000000" {
 		t.Errorf("afterwards: %s", got)
 	}
 	if _, err := asCrun(func() (chan runc.Exit, error) { return nil, os.ErrExist }); err != os.ErrExist {

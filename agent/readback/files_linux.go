@@ -73,7 +73,7 @@ func (f *kernelFile) Read(b []byte) (int, error) {
 	}
 }
 
-// Stat implements fs.File.
+// Stat implements fs.File, by the file's name.
 func (f *kernelFile) Stat() (fs.FileInfo, error) { return f.fsys.Stat(f.name) }
 
 // ReadDir implements fs.ReadDirFile.

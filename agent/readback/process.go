@@ -196,6 +196,8 @@ func (r *reader) surroundings() {
 	r.compare("host name", "uname(2) in its UTS namespace", oci.HostName, name, err)
 	score, err := r.value(r.Proc, strconv.Itoa(r.PID)+"/oom_score_adj")
 	r.compare("oom_score_adj", r.procPath("oom_score_adj"), "0", score, err)
+	slack, err := r.value(r.Proc, strconv.Itoa(r.PID)+"/timerslack_ns")
+	r.compare("timer slack", r.procPath("timerslack_ns"), "50000", slack, err)
 	cwd, err := fs.ReadLink(r.Proc, strconv.Itoa(r.PID)+"/cwd")
 	r.compare("working folder", r.procPath("cwd"), oci.WorkDir, cwd, err)
 }

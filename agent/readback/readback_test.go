@@ -74,8 +74,8 @@ func newBox(t testing.TB) *box {
 			"123/fd/3":    link("socket:[23]"),
 			"123/cmdline": file("python3\x00main.py\x00an argument\x00\x00"),
 			"123/environ": file(strings.Join(cfg.Env, "\x00") + "\x00"), "123/oom_score_adj": file("0\n"),
-			"123/personality": file("00000000\n"),
-			"123/cwd":         link("/box"),
+			"123/personality": file("00000000\n"), "123/timerslack_ns": file("50000\n"),
+			"123/cwd": link("/box"),
 		},
 	}
 	for i, ns := range []string{"user", "pid", "net", "ipc", "uts", "mnt", "cgroup"} {
@@ -269,6 +269,7 @@ func alterations() map[string][]func(*box) {
 		"host name (uname(2) in its UTS namespace)": {func(b *box) { b.hostName = "pybox" }},
 		"oom_score_adj (proc/oom_score_adj)":        {edit("oom_score_adj", "0", "-999")},
 		"personality (proc/personality)":            {edit("personality", "00000000", "00040000"), edit("personality", "0\n", "8\n")},
+		"timer slack (proc/timerslack_ns)":          {edit("timerslack_ns", "50000", "1000000")},
 		"working folder (proc/cwd)":                 {func(b *box) { b.proc["123/cwd"] = link("/tmp") }},
 		"first process (crun)":                      {func(b *box) { b.runtime.PID = 124 }},
 		"cgroup path (crun)":                        {func(b *box) { b.runtime.Cgroup = "/" }},
@@ -497,12 +498,13 @@ func TestWaited(t *testing.T) {
 	b := newBox(t)
 	b.proc["123/limits"] = file(strings.ReplaceAll(sample(t, "limits"), "1024", "1025"))
 	b.proc["123/oom_score_adj"] = file("-998\n")
+	b.proc["123/timerslack_ns"] = file("0\n")
 	b.proc["123/cwd"] = link("/tmp")
 	b.proc["123/cgroup"] = file("0::/pybox/boxes/other\n")
 	b.cgroup["pids.max"] = file("33\n")
 	b.hostName = "other"
-	if got := failed(Waited(t.Context(), b.s)); len(got) != 6 {
-		t.Errorf("%q failed, want six", got)
+	if got := failed(Waited(t.Context(), b.s)); len(got) != 7 {
+		t.Errorf("%q failed, want seven", got)
 	}
 }
 
