@@ -305,7 +305,7 @@ func (c *Conn) within(ctx context.Context, exchange func() error) error {
 	if err == nil {
 		stop := context.AfterFunc(ctx, func() { expire(c.conn) })
 		err = exchange()
-		if !stop() || err != nil && ctx.Err() != nil {
+		if over := !stop(); (over || err != nil && ctx.Err() != nil) && !errors.Is(err, ErrBroken) {
 			err = context.Cause(ctx) // not what it did to what was in progress
 		}
 	}
@@ -313,6 +313,34 @@ func (c *Conn) within(ctx context.Context, exchange func() error) error {
 		c.lost = fmt.Errorf("%w: an earlier one failed: %w", ErrOrder, err)
 	}
 	return err
+}
+
+const (
+	// lastWait is how long the last word is waited for, which is there already if at all.
+	lastWait = 100 * time.Millisecond
+	// lastMessages are how many messages there can be up to it.
+	lastMessages = 4
+)
+
+// lastWord gives what the runner said when it gave up, if that has come and nobody has read
+// it: an init that gives up ends at once, and who waits for both may learn of its end first.
+// It is for after an exchange that was cut short.
+func (c *Conn) lastWord() error {
+	if err := c.conn.SetDeadline(time.Now().Add(lastWait)); err != nil {
+		return nil
+	}
+	defer expire(c.conn)
+	for range lastMessages {
+		b := make([]byte, maxReport+1)
+		n, _, err := c.receive(b)
+		if err != nil {
+			return nil
+		}
+		if _, err := judge(b[:n]); errors.Is(err, ErrBroken) {
+			return err
+		}
+	}
+	return nil
 }
 
 // stepTimeout bounds one step of an exchange, in which the init has next to

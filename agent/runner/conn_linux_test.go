@@ -313,3 +313,54 @@ func TestLastWords(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLastWord: why an init gives up is told, also when its end, at which nobody waits any
+// longer, is seen first.
+func TestLastWord(t *testing.T) {
+	const why = "Uthe module prints"
+	for range 100 { // either may be first
+		work := workFolder(t)
+		l, err := Prepare(work, os.Getuid(), os.Getgid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer := dial(t, work)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			defer cancel()
+			if _, err := peer.Read(make([]byte, 64)); err != nil { // the streams
+				t.Error(err)
+			}
+			if _, err := io.WriteString(peer, why); err != nil {
+				t.Error(err)
+			}
+		}()
+		r, w := pipe(t)
+		if _, err := l.Accept(ctx, os.Getpid(), r, w, w); !errors.Is(err, ErrUnable) {
+			t.Fatalf("%v, want what it said", err)
+		}
+		_ = peer.Close()
+	}
+
+	c, peer := playInit(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	err := c.within(ctx, func() error {
+		cancel()
+		return fmt.Errorf("read before: %w", ErrBroken)
+	})
+	if !errors.Is(err, ErrBroken) {
+		t.Errorf("%v, want what was read", err)
+	}
+	if err := c.lastWord(); err != nil {
+		t.Errorf("nothing was said, and it is %v", err)
+	}
+	say(t, peer, "S")
+	say(t, peer, why)
+	if err := c.lastWord(); !errors.Is(err, ErrUnable) {
+		t.Errorf("%v, want what it said", err)
+	}
+	_ = peer.Close()
+	if err := c.lastWord(); err != nil {
+		t.Errorf("nothing more was said, and it is %v", err)
+	}
+}

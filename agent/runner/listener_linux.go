@@ -217,7 +217,7 @@ func (l *Listener) accept(ctx context.Context, pid int, streams []*os.File) (*Co
 	c.offer = func(b []byte, size int64) (*os.File, error) { return offer(sock, b, size) }
 	c.unread = unread
 	c.nameless = l.late
-	return c, c.within(ctx, func() error {
+	err = c.within(ctx, func() error {
 		if err := checkPeer(sock, pid); err != nil {
 			return err
 		}
@@ -235,6 +235,12 @@ func (l *Listener) accept(ctx context.Context, pid int, streams []*os.File) (*Co
 		_, err := c.expect(msgReady)
 		return err
 	})
+	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrBroken) {
+		if word := c.lastWord(); word != nil {
+			err = word
+		}
+	}
+	return c, err
 }
 
 // offer sends a message with the end of a new pipe that is read from, and gives the
