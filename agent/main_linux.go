@@ -43,7 +43,7 @@ const gcPercent = 50
 // gcFloor is never written to, so that it takes no memory, and counts as heap. Without it
 // the collector would run after every second megabyte, more than once a run, while the
 // agent has next to nothing to keep; in bytes.
-const gcFloor = 8 << 20
+const gcFloor = 4 << 20
 
 // helloWait is how long what makes boxes is held up for the first hello, which the host
 // asks for as soon as the agent listens.
