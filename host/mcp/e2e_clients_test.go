@@ -71,7 +71,7 @@ func proxy(t *testing.T, w *web, version string) string {
 		t.Fatal(err)
 	}
 	var own string
-	p := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+	p := httptest.NewUnstartedServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
 		r.Out.URL.Scheme, r.Out.URL.Host = to.Scheme, to.Host
 		if r.Out.Host = r.In.Host; r.In.Host == own {
 			r.Out.Host = to.Host
@@ -85,7 +85,8 @@ func proxy(t *testing.T, w *web, version string) string {
 		}
 	}})
 	t.Cleanup(p.Close)
-	own = strings.TrimPrefix(p.URL, "http://")
+	own = p.Listener.Addr().String()
+	p.Start()
 	return p.URL + to.Path
 }
 
