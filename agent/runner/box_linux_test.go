@@ -285,10 +285,12 @@ func (s boxSpec) start(t testing.TB) (*testBox, error) {
 	if err := b.cmd.Start(); err != nil {
 		t.Skipf("this machine cannot start a process in new namespaces: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	bounded, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	ctx, gone := context.WithCancelCause(bounded)
 	go func() {
 		defer close(b.gone)
-		defer cancel()
+		defer gone(ErrGone)
 		_ = b.cmd.Wait()
 	}()
 	t.Cleanup(b.end)

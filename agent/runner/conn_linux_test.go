@@ -325,9 +325,9 @@ func TestLastWord(t *testing.T) {
 			t.Fatal(err)
 		}
 		peer := dial(t, work)
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, gone := context.WithCancelCause(t.Context())
 		go func() {
-			defer cancel()
+			defer gone(ErrGone)
 			if _, err := peer.Read(make([]byte, 64)); err != nil { // the streams
 				t.Error(err)
 			}

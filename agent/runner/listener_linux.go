@@ -178,7 +178,8 @@ func (l *Listener) remove() error {
 // in, out and err are the box's ends of the streams. Accept takes them over: it
 // makes them blocking, gives pipes to the box's user so that they can be opened
 // again through /dev/stdin, /dev/stdout and /dev/stderr, and closes them before
-// it returns. ctx bounds the wait; it should end when the process does.
+// it returns. ctx bounds the wait; it should end, with the cause ErrGone, when the
+// process does, and what that said last is told all the same.
 func (l *Listener) Accept(ctx context.Context, pid int, in, out, err *os.File) (*Conn, error) {
 	streams := []*os.File{in, out, err}
 	defer func() {
@@ -235,7 +236,7 @@ func (l *Listener) accept(ctx context.Context, pid int, streams []*os.File) (*Co
 		_, err := c.expect(msgReady)
 		return err
 	})
-	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrBroken) {
+	if errors.Is(err, ErrGone) {
 		if word := c.lastWord(); word != nil {
 			err = word
 		}

@@ -197,8 +197,13 @@ func TestCountOfStopped(t *testing.T) {
 	if err := unix.Kill(p.pid, unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-said; err != nil {
-		t.Fatal(err)
+	select {
+	case err := <-said:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(Limit):
+		t.Fatal("it does not go on")
 	}
 	counts, err := c.End()
 	if err != nil || counts["p"]["getppid"] != callers*calls {
