@@ -39,9 +39,6 @@ func figures(t *testing.T, g *boxtest.Guest, when string) *agentv1.StatusRespons
 func flat(t *testing.T, a, b *agentv1.StatusResponse) {
 	t.Helper()
 	const files, goroutines, memory, free = 3, 4, 8 * mib, 24 * mib
-	// The agent's heap grows by half of its floor (gcFloor) and of what it holds before it
-	// is collected.
-	const garbage = 6 * mib
 	within(t, "open files", int64(b.GetOpenFiles()), 1, int64(a.GetOpenFiles())+files)
 	within(t, "goroutines", int64(b.GetGoroutines()), 1, int64(a.GetGoroutines())+goroutines)
 	within(t, "mounts", int64(b.GetMounts()), int64(a.GetMounts()), int64(a.GetMounts()))
@@ -53,6 +50,13 @@ func flat(t *testing.T, a, b *agentv1.StatusResponse) {
 	grown := max(0, inMemory(b)-inMemory(a))
 	within(t, "free memory", b.GetMemAvailableBytes(), a.GetMemAvailableBytes()-grown-free, 1<<40)
 }
+
+// garbage is by how much the agent's heap grows before it is collected: half (gcPercent)
+// of its floor (gcFloor) and of the little that it always holds.
+const garbage = 6 * mib
+
+// heapOf is by how much the agent may grow for n bytes that it holds.
+func heapOf(n int64) int64 { return n + n/2 + garbage }
 
 // inMemory is what the guest's own processes have in memory, in bytes.
 func inMemory(s *agentv1.StatusResponse) int64 {
