@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -67,16 +68,51 @@ func Start(t *testing.T, memory int64) *Guest {
 	t.Helper()
 	b := vmtest.Bundle(t)
 	h := vmtest.Harness{Driver: qemu.New(qemu.Options{Logger: vmtest.Logger(t)}), Config: Config(b, memory)}
-	m, console := h.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), Bound)
 	defer cancel()
-	g, err := Attach(ctx, b, m)
+	g, err := start(ctx, t, h, b)
+	if errors.Is(err, errStalled) {
+		t.Logf("started again: %v", err)
+		g, err = start(ctx, t, h, b)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.Client.Close() })
-	g.Console = console
 	return g
+}
+
+// errStalled is the emulator's fault; a daemon starts another machine too.
+var errStalled = errors.New("a processor of the machine stands still")
+
+func start(ctx context.Context, t *testing.T, h vmtest.Harness, b *bundle.Bundle) (*Guest, error) {
+	t.Helper()
+	m, console := h.Start(t)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			if strings.Contains(console.String(), vm.StallMark) {
+				cancel(errStalled)
+			}
+		}
+	}()
+	g, err := Attach(ctx, b, m)
+	if err == nil {
+		g.Console = console
+		return g, nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = fmt.Errorf("%w (%w)", cause, err)
+	}
+	return nil, errors.Join(err, m.Kill())
 }
 
 // Attach says hello to the agent of the machine m, which boots b, as soon as it

@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
 	"sync"
 	"time"
 	"unicode"
+
+	"github.com/pybox/pybox/vm"
 )
 
 const (
@@ -25,13 +28,20 @@ const (
 type console struct {
 	w io.Writer
 
-	mu   sync.Mutex
-	tail []byte
+	mu      sync.Mutex
+	tail    []byte
+	stalled chan struct{} // nil once it is closed
 }
 
-// begin marks in the log, which outlives VMs, that another one starts.
-func (c *console) begin(now time.Time) {
+// begin marks in the log, which outlives VMs, that another one starts. The channel is
+// closed when its kernel says that one of its processors stands still.
+func (c *console) begin(now time.Time) (stalled <-chan struct{}) {
+	ch := make(chan struct{})
+	c.mu.Lock()
+	c.tail, c.stalled = nil, ch
+	c.mu.Unlock()
 	fmt.Fprintf(c.w, "== %s: a VM starts\n", now.UTC().Format(time.RFC3339))
+	return ch
 }
 
 // Write implements io.Writer for the guest's bytes.
@@ -40,6 +50,10 @@ func (c *console) Write(p []byte) (int, error) {
 	c.tail = append(c.tail, p[max(0, len(p)-tailBytes):]...)
 	if over := len(c.tail) - tailBytes; over > 0 {
 		c.tail = append(c.tail[:0], c.tail[over:]...)
+	}
+	if c.stalled != nil && bytes.Contains(c.tail, []byte(vm.StallMark)) {
+		close(c.stalled)
+		c.stalled = nil
 	}
 	c.mu.Unlock()
 	if _, err := c.w.Write(p); err != nil {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -250,6 +251,82 @@ func TestStartFailures(t *testing.T) {
 				t.Errorf("the socket was left behind (%v)", err)
 			}
 		})
+	}
+}
+
+// stalls is what a real kernel wrote whose second processor got no timer interrupt.
+const stalls = `[   21.628900] rcu: INFO: rcu_sched detected stalls on CPUs/tasks:
+[   21.629300] rcu: 	1-...!: (0 ticks this GP) idle=3fc8/0/0x0 softirq=4/4 fqs=0 (false positive?)
+[   21.629600] rcu: 	(detected by 0, t=5252 jiffies, g=-1179, q=837 ncpus=2)
+[   21.630200] rcu: rcu_sched kthread timer wakeup didn't happen for 5251 jiffies! g-1179 f0x0 RCU_GP_WAIT_FQS(5) ->state=0x402
+[   21.630370] rcu: 	Possible timer handling issue on cpu=1 timer-softirq=1
+[   21.630562] rcu: rcu_sched kthread starved for 5250 jiffies! g-1179 f0x0 RCU_GP_WAIT_FQS(5) ->state=0x402 ->cpu=1
+`
+
+// oneAtATime is a driver whose machine must have ended before another one starts.
+type oneAtATime struct {
+	vmtest.Fake
+	t    *testing.T
+	last vm.Machine
+}
+
+func (d *oneAtATime) Start(ctx context.Context, c vm.Config) (vm.Machine, error) {
+	if d.last != nil {
+		if _, err := d.last.Dial(ctx, agentapi.AgentPort); !errors.Is(err, vm.ErrEnded) {
+			d.t.Errorf("another machine is started beside one that lives: %v", err)
+		}
+	}
+	var err error
+	d.last, err = d.Fake.Start(ctx, c)
+	return d.last, err
+}
+
+// TestStalledProcessor starts machines of which the first so many stand still, before
+// they listen or when they are asked for their hello.
+func TestStalledProcessor(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		for _, c := range []struct{ stalled, started int32 }{{0, 1}, {1, 2}, {2, 2}} {
+			t.Run(fmt.Sprintf("silent %v, %d", silent, c.stalled), func(t *testing.T) {
+				a := &daemontest.Agent{}
+				o := options(t, a)
+				var started atomic.Int32
+				o.Driver = &oneAtATime{t: t, Fake: vmtest.Fake{Guest: func(ctx context.Context, g *vmtest.FakeGuest) error {
+					if started.Add(1) > c.stalled {
+						return a.Program(ctx, g)
+					}
+					if silent {
+						go fmt.Fprint(g.Console(), stalls)
+						return (&daemontest.Agent{Silent: true}).Program(ctx, g)
+					}
+					fmt.Fprint(g.Console(), stalls)
+					<-ctx.Done()
+					return nil
+				}}}
+				if c.stalled < c.started {
+					r := run(t, o)
+					s, err := r.client.Start(r.ctx())
+					stood := 0
+					for _, stage := range s.Stages {
+						if stage.Name == "machine stood still" {
+							stood++
+						}
+					}
+					if err != nil || s.Guest.BootID != daemontest.BootID || stood != int(c.stalled) {
+						t.Errorf("%+v, %v", s, err)
+					}
+				} else {
+					var p *api.Problem
+					if err := Run(t.Context(), o); !errors.As(err, &p) || !strings.Contains(p.Detail, "stands still") ||
+						!strings.Contains(p.LikelyCause, "lost the timer") || !strings.Contains(p.VMState, "was running") ||
+						!strings.Contains(strings.Join(p.ConsoleTail, "\n"), "starved") {
+						t.Errorf("%+v, %v", p, err)
+					}
+				}
+				if n := started.Load(); n != c.started {
+					t.Errorf("%d machines were started, want %d", n, c.started)
+				}
+			})
+		}
 	}
 }
 

@@ -62,6 +62,8 @@ func (a *attempt) cause() (likely, next string) {
 		return "the virtual machine monitor crashed or was killed; the host may be short of memory", "look at the host's log (dmesg), lower [vm] memory in config.toml, start again"
 	case a.panicLine() != "":
 		return "the guest's kernel gave up: " + a.panicLine(), look
+	case errors.Is(a.err, errStalled):
+		return "the virtual machine monitor lost the timer of a processor, in two machines one after the other; the host may be overloaded", "start again; otherwise " + look
 	case a.machine != nil && a.facts.FirstOutput.IsZero():
 		return a.silentCause()
 	case a.ended != nil:

@@ -142,21 +142,18 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 		next("images verified")
 	}
 	cfg := d.machineConfig(a.bundle, own)
-	d.console.begin(d.o.Now())
-	if a.machine, err = d.o.Driver.Start(ctx, cfg); err != nil {
-		return nil, err
-	}
-	own.Release() // the machine has them open
-	a.gone = make(chan error, 1)
-	go func() { a.gone <- a.machine.Wait() }()
-	next("machine started")
-	client, hello, err := d.connect(ctx, a.machine)
-	if errors.Is(err, vm.ErrEnded) {
-		return nil, fmt.Errorf("the machine ended before its agent answered (%w)", err)
+	client, hello, err := a.start(ctx, cfg, next)
+	if errors.Is(err, errStalled) {
+		if err := a.giveUp(); err != nil {
+			return nil, err
+		}
+		next("machine stood still")
+		client, hello, err = a.start(ctx, cfg, next)
 	}
 	if err != nil {
 		return nil, err
 	}
+	own.Release() // the machine has them open
 	// The guest's first words lie between two of our stages.
 	if f := factsOf(a.machine); f.FirstOutput.After(from) {
 		d.stage("first guest output", from, f.FirstOutput)
@@ -176,6 +173,55 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 	d.log.Info("vm ready", "boot_id", hello.BootId, "kernel", hello.KernelRelease, "agent", hello.AgentVersion,
 		"acceleration", factsOf(a.machine).Acceleration)
 	return i, nil
+}
+
+// errStalled: a processor of the machine stands still, before anything ran in it.
+var errStalled = errors.New("a processor of the machine stands still")
+
+// start starts a machine and waits for its agent.
+func (a *attempt) start(ctx context.Context, cfg vm.Config, next func(string)) (*agentapi.Client, *agentv1.HelloResponse, error) {
+	stalled := a.d.console.begin(a.d.o.Now())
+	m, err := a.d.o.Driver.Start(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	gone := make(chan error, 1)
+	go func() { gone <- m.Wait() }()
+	a.machine, a.gone = m, gone
+	next("machine started")
+	connect, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-stalled:
+			cancel(errStalled)
+		case <-connect.Done():
+		}
+	}()
+	client, hello, err := a.d.connect(connect, m)
+	switch {
+	case err == nil:
+	case errors.Is(err, vm.ErrEnded):
+		err = fmt.Errorf("the machine ended before its agent answered (%w)", err)
+	case errors.Is(context.Cause(connect), errStalled): // whatever call met it
+		err = errStalled
+	}
+	return client, hello, err
+}
+
+// giveUp ends the machine of a start that goes on with another one.
+func (a *attempt) giveUp() error {
+	a.d.log.Warn("a processor of the machine stands still; another machine is started", "console", a.d.console.lines())
+	if err := a.machine.Kill(); err != nil {
+		return fmt.Errorf("%w, and cannot be ended: %w", errStalled, err)
+	}
+	select {
+	case <-a.gone: // and nothing more of it comes to the console
+	case <-time.After(endGrace):
+		return fmt.Errorf("%w, and does not end", errStalled)
+	}
+	a.machine = nil
+	return nil
 }
 
 // ownImages verifies the images of one's own for a machine with that bundle. What is
