@@ -626,12 +626,13 @@ func isGivenUp(t *testing.T, g *boxtest.Guest) {
 	for _, s := range stages() {
 		t.Run("cancelled/"+s.name, func(t *testing.T) {
 			cancelled := false
-			p := giveUp(t, s)
+			p := giveUp(t, g, s)
 			p.On = func(e *agentv1.RunEvent) {
 				if !cancelled && s.at(e) {
 					cancelled = true
 					isThere(t, g)
 					g.Cancel(t, p.ID)
+					test(t, g, "release", "")
 				}
 			}
 			o := g.Run(t, p)
@@ -652,12 +653,13 @@ func isGivenUp(t *testing.T, g *boxtest.Guest) {
 			ctx, drop := context.WithCancel(g.Context(t))
 			defer drop()
 			dropped := false
-			p := giveUp(t, s)
+			p := giveUp(t, g, s)
 			p.On = func(e *agentv1.RunEvent) {
 				if !dropped && s.at(e) {
 					dropped = true
 					isThere(t, g)
 					drop()
+					test(t, g, "release", "")
 				}
 			}
 			if o, err := g.Try(ctx, p); err == nil || !dropped {
@@ -693,8 +695,10 @@ func isThere(t *testing.T, g *boxtest.Guest) {
 	}
 }
 
-// giveUp is a program that is given up at s, which must have come before it ends.
-func giveUp(t *testing.T, s stage) boxtest.Program {
+// giveUp is a program that is given up at s, which must have come before it is gone.
+// What keeps it there is to be released.
+func giveUp(t *testing.T, g *boxtest.Guest, s stage) boxtest.Program {
+	t.Helper()
 	p := boxtest.Program{
 		ID: "give-up-" + s.name, Memory: small, Timeout: boxtest.Bound, MilliCPU: 500,
 		Source: "import time\nprint('alive')\ntime.sleep(1000)\n",
@@ -702,6 +706,8 @@ func giveUp(t *testing.T, s stage) boxtest.Program {
 	switch s.name {
 	case "ended":
 		p.Source = "import sys\nsys.exit(6)\n"
+		// On a busy machine the box could be gone before it is given up.
+		test(t, g, "hold-removal", "")
 	case "uploading":
 		over := t.Context().Done()
 		p.Upload = func(send func(*agentv1.RunRequest) error) error {

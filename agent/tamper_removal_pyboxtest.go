@@ -71,6 +71,8 @@ func init() {
 		obstacles.add(obstacle{undo: func() error { cancel(); return nil }})
 		return "", nil
 	}
+	// The removal of the next box does not begin before "release".
+	requests["hold-removal"] = func(*box.Manager, *http.Request) (string, error) { holdRemoval(); return "", nil }
 	// The file system of the agent's state is full until "release".
 	requests["fill-state"] = fillState
 }
@@ -125,6 +127,23 @@ func (p *planted) missing() (string, error) {
 		}
 	}
 	return b.String(), nil
+}
+
+// holdRemoval keeps the next box from being removed.
+func holdRemoval() {
+	free := make(chan struct{})
+	obstacles.add(obstacle{name: "a held removal", undo: func() error { close(free); return nil }})
+	pending.take(func(t *tamper) error {
+		t.removing = func(string) error {
+			select {
+			case <-free:
+				return nil
+			case <-time.After(tamperWait):
+				return errors.New("nobody let the removal go on")
+			}
+		}
+		return nil
+	})
 }
 
 // dropCgroup empties and removes the cgroup of a box.
