@@ -87,7 +87,7 @@ func untilClosed(source string, end <-chan struct{}) func(send func(*agentv1.Run
 // what they leave.
 func TestE2EMany(t *testing.T) {
 	g := boxtest.Start(t, 2560*mib)
-	for range 3 {
+	for range 20 { // what the agent and its shim need once they have then
 		exits(t, g, boxtest.Program{Source: "print(1)"}, 0)
 	}
 	before := figures(t, g, "before")
