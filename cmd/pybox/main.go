@@ -143,7 +143,20 @@ one folder, $PYBOX_HOME (usually ~/.pybox).`,
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
 	root.AddCommand(execCommand(), repairCommand(), vmCommand(), imageCommand(), receiptCommand(), setupCommand(), doctorCommand(), daemonCommand(), mcpCommand(), versionCommand())
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Args = helpArgs // without them cobra's succeeds for what it does not know
+	}
 	return root
+}
+
+// helpArgs is a command's path, as a usage error where there is none of that path.
+func helpArgs(c *cobra.Command, args []string) error {
+	of, rest, err := c.Root().Find(args)
+	if err != nil {
+		return usageError{err}
+	}
+	return noArgs(of, rest)
 }
 
 // noArgs is cobra.NoArgs as a usage error that names the verbs.

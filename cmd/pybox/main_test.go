@@ -21,7 +21,7 @@ func TestOutputThatFails(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{{"frob"}, {"vm", "frob"}, {"vm", "start", "x"}, {"--frob"}, {"vm", "stop", "--timeout", "9h"}, {"vm", "logs", "-n", "-1"}} {
+	for _, args := range [][]string{{"frob"}, {"vm", "frob"}, {"help", "frob"}, {"help", "vm", "frob"}, {"vm", "start", "x"}, {"--frob"}, {"vm", "stop", "--timeout", "9h"}, {"vm", "logs", "-n", "-1"}} {
 		var out, errs bytes.Buffer
 		if code := run(args, &out, &errs); code != exitUsage || !strings.HasPrefix(errs.String(), "pybox: ") || out.Len() != 0 {
 			t.Errorf("%v: exit %d, stdout %q, stderr %q; want %d and a sentence", args, code, out.String(), errs.String(), exitUsage)
