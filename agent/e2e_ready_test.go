@@ -475,9 +475,7 @@ func TestE2EReadyPowerOff(t *testing.T) {
 	g := boxtest.Start(t, 1<<30)
 	g.SetReady(t, 2, boxtest.Program{MilliCPU: 500})
 	g.AwaitReady(t, 1) // and one is being made
-	if _, err := g.Client.PowerOff(g.Context(t), connect.NewRequest(&agentv1.PowerOffRequest{Reason: "a test"})); err != nil {
-		t.Fatal(err)
-	}
+	powerOff(t, g.Client, "a test")
 	if err := g.Machine.Stop(g.Context(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -341,12 +341,19 @@ func TestE2EInitCrashes(t *testing.T) {
 	}
 }
 
+// powerOff asks the guest for it. One that is quick about it takes its answer along.
+func powerOff(t *testing.T, c *api.Client, reason string) {
+	t.Helper()
+	_, err := c.PowerOff(bounded(t), connect.NewRequest(&agentv1.PowerOffRequest{Reason: reason}))
+	if err != nil && connect.CodeOf(err) != connect.CodeUnavailable {
+		t.Fatal(err)
+	}
+}
+
 func TestE2EPowerOff(t *testing.T) {
 	m, con := boot(t, "root")
 	c, _ := connectTo(t, m)
-	if _, err := c.PowerOff(bounded(t), connect.NewRequest(&agentv1.PowerOffRequest{Reason: "a test\x1b[2J"})); err != nil {
-		t.Fatal(err)
-	}
+	powerOff(t, c, "a test\x1b[2J")
 	if err := ends(t, m); err != nil {
 		t.Errorf("got %v, want a power-off", err)
 	}

@@ -425,6 +425,22 @@ func TestEnds(t *testing.T) {
 			t.Errorf("got %+v, %v", e, err)
 		}
 	})
+	t.Run("powers off without an answer", func(t *testing.T) {
+		o := options(t, &daemontest.Agent{})
+		d := &oneAtATime{t: t, Fake: vmtest.Fake{Guest: (&daemontest.Agent{Hasty: true}).Program}}
+		o.Driver = d
+		r := run(t, o)
+		r.start()
+		if e, err := r.client.Stop(r.ctx(), api.StopRequest{TimeoutMS: 60_000}); err != nil || e.By != "client" {
+			t.Errorf("got %+v, %v", e, err)
+		}
+		if err := r.wait(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if err := d.last.Wait(); err != nil {
+			t.Errorf("the machine was not left to power off: %v", err)
+		}
+	})
 	t.Run("forced", func(t *testing.T) {
 		r := run(t, options(t, &daemontest.Agent{Stubborn: true}))
 		r.start()

@@ -29,6 +29,9 @@ const (
 	// endGrace is how long a machine that counts as ended may take until it says
 	// why.
 	endGrace = 5 * time.Second
+	// unansweredWait bounds the wait for the end of a guest that was asked to power off
+	// and gave no answer.
+	unansweredWait = 2 * time.Second
 	// exitEvery is the pause after the first question how the agent ended, which
 	// doubles up to exitSeldom.
 	exitEvery  = 50 * time.Millisecond
@@ -426,10 +429,17 @@ func (i *instance) status(ctx context.Context) *api.Guest {
 // still be there.
 func (i *instance) powerOff(ctx context.Context, reason string, log *slog.Logger) error {
 	i.guest.asked.Store(&reason)
-	if _, err := i.client.PowerOff(ctx, connect.NewRequest(&agentv1.PowerOffRequest{Reason: reason})); err != nil {
-		log.Warn("the agent did not take the power-off: the machine is killed", "error", err)
-	} else if err := i.guest.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	_, err := i.client.PowerOff(ctx, connect.NewRequest(&agentv1.PowerOffRequest{Reason: reason}))
+	if err != nil { // a guest that is quick about it takes its answer along
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, unansweredWait)
+		defer cancel()
+	}
+	if end := i.guest.Wait(ctx); !errors.Is(end, context.DeadlineExceeded) {
 		return nil
+	}
+	if err != nil {
+		log.Warn("the agent did not take the power-off: the machine is killed", "error", err)
 	}
 	return i.guest.Machine.Kill(reason + "; the guest did not power off by itself")
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,9 +42,9 @@ type Agent struct {
 	agentv1connect.UnimplementedAgentServiceHandler
 	// Version is the protocol version of its hello; 0 is ours.
 	Version uint32
-	// Silent never answers a hello, Stubborn does not power off, Mute leaves
-	// the console empty.
-	Silent, Stubborn, Mute bool
+	// Silent never answers a hello, Stubborn does not power off, Hasty does and
+	// gives no answer, Mute leaves the console empty.
+	Silent, Stubborn, Hasty, Mute bool
 	// Steps are the stages of its status.
 	Steps []*agentv1.Stage
 	// Deaf, when it returns true, keeps a status from being answered.
@@ -165,6 +166,9 @@ func (a *Agent) OpenShell(ctx context.Context, r *connect.Request[agentv1.OpenSh
 func (a *Agent) PowerOff(context.Context, *connect.Request[agentv1.PowerOffRequest]) (*connect.Response[agentv1.PowerOffResponse], error) {
 	if !a.Stubborn {
 		time.AfterFunc(10*time.Millisecond, a.Guest.PowerOff) // after the answer
+	}
+	if a.Hasty {
+		panic(http.ErrAbortHandler)
 	}
 	return connect.NewResponse(&agentv1.PowerOffResponse{}), nil
 }
