@@ -89,6 +89,24 @@ func (p *person) theRun(state string) (id string) {
 	return id
 }
 
+// another gives the id of the one run in progress that was not there before.
+func (p *person) another(before map[string]string) (id string) {
+	p.t.Helper()
+	for i := range p.runs() {
+		if _, there := before[i]; there {
+			continue
+		}
+		if id != "" {
+			p.t.Fatalf("%s and %s are new", id, i)
+		}
+		id = i
+	}
+	if id == "" {
+		p.t.Fatal("no run is new")
+	}
+	return id
+}
+
 // begin starts 'pybox exec' with time enough.
 func (p *person) begin(change func(*exec.Cmd), args ...string) *session {
 	p.t.Helper()
@@ -563,14 +581,9 @@ func TestE2EDaemonKilledInRun(t *testing.T) {
 		hog.see(hog.out, "beat 3\n")
 		vs := map[string]*victim{"hog": {session: hog, id: p.theRun("running")}}
 		for _, name := range []string{"unread", "queued"} {
+			before := p.runs()
 			v := p.at(name)
-			if v.id == vs["hog"].id { // both run
-				for id := range p.runs() {
-					if id != v.id {
-						v.id = id
-					}
-				}
-			}
+			v.id = p.another(before)
 			vs[name] = v
 		}
 		hog.see(hog.out, "beat "+strconv.Itoa(strings.Count(hog.out.String(), "\n")+1)+"\n")
