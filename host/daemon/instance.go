@@ -68,8 +68,12 @@ type instance struct {
 // boot verifies the bundle, starts the machine and waits for its agent. On a
 // problem nothing is left running.
 func (d *Daemon) boot(ctx context.Context) (*instance, *api.Problem) {
-	a := attempt{d: d}
+	a := attempt{d: d, from: d.born}
 	i, err := a.run(ctx)
+	if errors.Is(err, errStalled) && a.giveUp() {
+		a = attempt{d: d, from: a.from}
+		i, err = a.run(ctx)
+	}
 	if err == nil {
 		return i, nil
 	}
@@ -92,6 +96,7 @@ func (d *Daemon) boot(ctx context.Context) (*instance, *api.Problem) {
 // attempt is one start, with what its failure will be explained from.
 type attempt struct {
 	d       *Daemon
+	from    time.Time // the end of its last stage
 	bundle  *bundle.Bundle
 	machine vm.Machine
 	facts   vm.Facts
@@ -122,12 +127,7 @@ func (a *attempt) endOf() *endState {
 }
 
 func (a *attempt) run(ctx context.Context) (*instance, error) {
-	d, from := a.d, a.d.born
-	next := func(name string) {
-		now := d.o.Now()
-		d.stage(name, from, now)
-		from = now
-	}
+	d := a.d
 	var err error
 	if a.bundle, err = d.o.Bundle(); err != nil {
 		return nil, err
@@ -135,34 +135,37 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 	if err := a.bundle.Verify(ctx); err != nil {
 		return nil, err
 	}
-	next("bundle verified")
+	a.next("bundle verified")
 	if err := agentapi.CheckProtocol(a.bundle.Manifest.Agent.ProtocolVersion); err != nil {
 		return nil, fmt.Errorf("the guest bundle: %w", err)
 	}
 	own := d.ownImages(ctx, a.bundle)
 	defer own.Release()
 	if len(own.Images)+len(own.LeftOut) > 0 {
-		next("images verified")
+		a.next("images verified")
 	}
 	cfg := d.machineConfig(a.bundle, own)
-	client, hello, err := a.start(ctx, cfg, next)
-	if errors.Is(err, errStalled) {
-		if err := a.giveUp(); err != nil {
-			return nil, err
-		}
-		next("machine stood still")
-		client, hello, err = a.start(ctx, cfg, next)
+	stalled := d.console.begin(d.o.Now())
+	if a.machine, err = d.o.Driver.Start(ctx, cfg); err != nil {
+		return nil, err
+	}
+	own.Release() // the machine has them open
+	a.gone = make(chan error, 1)
+	go func() { a.gone <- a.machine.Wait() }()
+	a.next("machine started")
+	client, hello, err := a.connect(ctx, stalled)
+	if errors.Is(err, vm.ErrEnded) {
+		return nil, fmt.Errorf("the machine ended before its agent answered (%w)", err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	own.Release() // the machine has them open
 	// The guest's first words lie between two of our stages.
-	if f := factsOf(a.machine); f.FirstOutput.After(from) {
-		d.stage("first guest output", from, f.FirstOutput)
-		from = f.FirstOutput
+	if f := factsOf(a.machine); f.FirstOutput.After(a.from) {
+		d.stage("first guest output", a.from, f.FirstOutput)
+		a.from = f.FirstOutput
 	}
-	next("agent answered")
+	a.next("agent answered")
 	i := &instance{machine: a.machine, client: client, hello: hello, info: vmInfo(a.bundle, cfg, own), door: newDoor(), usual: make(chan struct{}, 1)}
 	i.images = allImages(a.bundle, own)
 	d.serveRuns(i, i.images, own.Bases())
@@ -170,9 +173,9 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 	if !d.askReady(ctx, i) {
 		i.askAgain()
 	}
-	next("boxes asked for")
+	a.next("boxes asked for")
 	i.pushTime(ctx, d.log)
-	next("clock set")
+	a.next("clock set")
 	d.log.Info("vm ready", "boot_id", hello.BootId, "kernel", hello.KernelRelease, "agent", hello.AgentVersion,
 		"acceleration", factsOf(a.machine).Acceleration)
 	return i, nil
@@ -181,50 +184,46 @@ func (a *attempt) run(ctx context.Context) (*instance, error) {
 // errStalled: a processor of the machine stands still, before anything ran in it.
 var errStalled = errors.New("a processor of the machine stands still")
 
-// start starts a machine and waits for its agent.
-func (a *attempt) start(ctx context.Context, cfg vm.Config, next func(string)) (*agentapi.Client, *agentv1.HelloResponse, error) {
-	stalled := a.d.console.begin(a.d.o.Now())
-	m, err := a.d.o.Driver.Start(ctx, cfg)
-	if err != nil {
-		return nil, nil, err
-	}
-	gone := make(chan error, 1)
-	go func() { gone <- m.Wait() }()
-	a.machine, a.gone = m, gone
-	next("machine started")
-	connect, cancel := context.WithCancelCause(ctx)
+// connect waits for the agent's answer, or until stalled is closed.
+func (a *attempt) connect(ctx context.Context, stalled <-chan struct{}) (*agentapi.Client, *agentv1.HelloResponse, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
 		select {
 		case <-stalled:
 			cancel(errStalled)
-		case <-connect.Done():
+		case <-ctx.Done():
 		}
 	}()
-	client, hello, err := a.d.connect(connect, m)
-	switch {
-	case err == nil:
-	case errors.Is(err, vm.ErrEnded):
-		err = fmt.Errorf("the machine ended before its agent answered (%w)", err)
-	case errors.Is(context.Cause(connect), errStalled): // whatever call met it
+	client, hello, err := a.d.connect(ctx, a.machine)
+	if err != nil && errors.Is(context.Cause(ctx), errStalled) { // whatever call met it
 		err = errStalled
 	}
 	return client, hello, err
 }
 
-// giveUp ends the machine of a start that goes on with another one.
-func (a *attempt) giveUp() error {
+// giveUp ends the machine of an attempt that another one is to follow, and tells
+// whether it has ended.
+func (a *attempt) giveUp() bool {
 	a.d.log.Warn("a processor of the machine stands still; another machine is started", "console", a.d.console.lines())
 	if err := a.machine.Kill(); err != nil {
-		return fmt.Errorf("%w, and cannot be ended: %w", errStalled, err)
+		a.d.log.Error("could not end the machine", "error", err)
+		return false
 	}
 	select {
 	case <-a.gone: // and nothing more of it comes to the console
 	case <-time.After(endGrace):
-		return fmt.Errorf("%w, and does not end", errStalled)
+		return false
 	}
-	a.machine = nil
-	return nil
+	a.next("machine stood still")
+	return true
+}
+
+// next notes the end of a stage.
+func (a *attempt) next(name string) {
+	now := a.d.o.Now()
+	a.d.stage(name, a.from, now)
+	a.from = now
 }
 
 // ownImages verifies the images of one's own for a machine with that bundle. What is
