@@ -176,7 +176,7 @@ type Finding struct {
 // not fired for CONFIG_RCU_CPU_STALL_TIMEOUT (21 s by default), while others go on: see
 // Documentation/RCU/stallwarn.rst, "timer wakeup didn't happen". A processor that an
 // emulator has lost the timer interrupt of stands still for ever: QEMU 7.2 was seen to do
-// that to one machine in some thousands.
+// that, once.
 const StallMark = "Possible timer handling issue on cpu="
 
 // Sentinels, to be tested with errors.Is.
